@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula, FormulaReward
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, FormulaReward, checked_option
 
 RADIUS = 3
 COLOURS = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255)], np.uint8)

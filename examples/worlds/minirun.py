@@ -8,7 +8,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import checked_option
 
 from . import runner
 from .level_envs import LevelEnv, LevelVectorEnv

@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, checked_option
 
 from .planted import SIDE, Colour, PlantedImage, Position
 

@@ -18,9 +18,8 @@ from rlhf_ray.actors.gatherer import OpenQuestions
 from rlhf_ray.actors.labelling_page import LabellingPage
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.films import Episode
-from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.serve import remember_port, remembered_port
-from rlhf_ray.labelling.situation import Ending, Situation
+from rlhf_ray.labelling.situation import OPEN_FOR, Ending, Situation
 from rlhf_ray.labelling.waiting import Waiting
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.queries.schedule import LabelSchedule

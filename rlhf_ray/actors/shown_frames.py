@@ -12,8 +12,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.camera import picture
-from rlhf_ray.labelling.films import Film, frames_of
-from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.labelling.films import Film, Films, frames_of
 
 
 class ShownFrames:

@@ -6,7 +6,7 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 """
 
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.envs.carried import carried_state
+from rlhf_ray.envs.likeness import carried_state
 from rlhf_ray.envs.processes import EnvApart
 from rlhf_ray.envs.registry import (
     EnvCreator,

@@ -44,11 +44,7 @@ ENDURO_DASHBOARD: Rectangle = (160, 210, 0, 160)
 
 
 class Games(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Plays one game after the other in an endless episode.
-
-    Args:
-        env: stacks its observations along the first axis.
-        blanked: parts of the screen to black out.
+    """Plays one game after the other in an endless episode, with the parts ``blanked`` of the screen black.
 
     Raises:
         SettingError: a part is empty or off the screen.

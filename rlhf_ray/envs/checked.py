@@ -7,6 +7,7 @@ import importlib
 import logging
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
     their arrays. Actions go in as the space's dtype, and stay in its bounds (`rlhf_ray.data.spaces.fitted`).
-
-    Args:
-        env: the environment.
-        name: its name in errors.
 
     Raises:
         FaultyEnvironmentError: from ``reset``, ``step`` and ``render``.
@@ -229,8 +226,8 @@ TRIED_STEPS = 3
 """Steps in which faults of an environment are looked for before a run starts."""
 
 
-def try_out(env: gym.Env[Any, Any]) -> None:
-    """Reset ``env`` and take a few random steps, to find faults before a run starts.
+def try_out(env: gym.Env[Any, Any], look: Callable[[Any], Any] = lambda observation: None) -> None:
+    """Reset ``env`` and take a few random steps, to find faults before a run starts; ``look`` at each observation.
 
     Raises:
         FaultyEnvironmentError: the environment has a fault.
@@ -238,8 +235,9 @@ def try_out(env: gym.Env[Any, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gymnasium's: about harmless things or errors raised here
         env.action_space.seed(0)
-        env.reset(seed=0)
+        look(env.reset(seed=0)[0])
         for _ in range(TRIED_STEPS):
-            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            look(observation)
             if terminated or truncated:
                 return

@@ -22,10 +22,6 @@ class ArrayVectorEnv(VectorEnv[Array, Array, Array]):
 
     The copies reset themselves, with random generators of their own, and draw their images. They never terminate: episodes end at
     the time limit of the id.
-
-    Args:
-        num_envs: number of copies.
-        **options: as for `gymnasium.make`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012

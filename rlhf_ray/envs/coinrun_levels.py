@@ -21,18 +21,6 @@ NEAR = 4.0
 FAR = 64.0
 """Distance of what is not there."""
 
-EDITS = {
-    "remove_saw": "Removes the nearest saw in view ahead of the agent.",
-    "remove_enemy": "Removes the nearest enemy in view ahead of the agent.",
-    "remove_saws": "Removes all saws of the level.",
-    "remove_enemies": "Removes all enemies of the level.",
-    "remove_crates": "Removes all crates of the level.",
-    "fill_lava": "Turns all lava of the level into ground.",
-    "add_saw": "Puts a saw on the ground, 3 cells ahead of the agent or further if there is no room.",
-    "remove_coin": "Removes the coin: the level can't be solved.",
-    "move_coin": "Moves the coin to the ground half-way between the agent and where it is.",
-}
-
 
 def describe(state: GameState) -> dict[str, float]:
     """Return what is around the agent: distances in cells, and 1 or 0 for what is so or not."""
@@ -86,7 +74,7 @@ def masks(state: GameState) -> dict[str, BoolArray]:
 
 def edit(state: GameState, name: str) -> bytes:
     """Return the state with the level edited; unchanged if there is nothing to edit."""
-    return _EDITS[name](state)
+    return _EDITS[name][1](state)
 
 
 def _coin(state: GameState) -> tuple[int, int] | None:
@@ -196,14 +184,16 @@ def _ground(state: GameState, column: int) -> int | None:
     return None if taken.any() else int(free[0])
 
 
-_EDITS: dict[str, Callable[[GameState], bytes]] = {
-    "remove_saw": _without(SAW, nearest=True),
-    "remove_enemy": _without(ENEMY, nearest=True),
-    "remove_saws": _without(SAW, nearest=False),
-    "remove_enemies": _without(ENEMY, nearest=False),
-    "remove_crates": _without(CRATE, nearest=False),
-    "fill_lava": _with_grid(_fill_lava),
-    "add_saw": _add_saw,
-    "remove_coin": _with_grid(_remove_coin),
-    "move_coin": _with_grid(_move_coin),
+_EDITS: dict[str, tuple[str, Callable[[GameState], bytes]]] = {
+    "remove_saw": ("Removes the nearest saw in view ahead of the agent.", _without(SAW, nearest=True)),
+    "remove_enemy": ("Removes the nearest enemy in view ahead of the agent.", _without(ENEMY, nearest=True)),
+    "remove_saws": ("Removes all saws of the level.", _without(SAW, nearest=False)),
+    "remove_enemies": ("Removes all enemies of the level.", _without(ENEMY, nearest=False)),
+    "remove_crates": ("Removes all crates of the level.", _without(CRATE, nearest=False)),
+    "fill_lava": ("Turns all lava of the level into ground.", _with_grid(_fill_lava)),
+    "add_saw": ("Puts a saw on the ground, 3 cells ahead of the agent or further if there is no room.", _add_saw),
+    "remove_coin": ("Removes the coin: the level can't be solved.", _with_grid(_remove_coin)),
+    "move_coin": ("Moves the coin to the ground half-way between the agent and where it is.", _with_grid(_move_coin)),
 }
+EDITS = {name: does for name, (does, _) in _EDITS.items()}
+"""What each edit does."""

@@ -157,12 +157,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
 
 
 class EnvPoolEnv(FirstOf):
-    """One of EnvPool's environments.
-
-    Args:
-        name: ``envpool/`` and the id.
-        **options: as for `EnvPoolVectorEnv`.
-    """
+    """One of EnvPool's environments: arguments as for `EnvPoolVectorEnv`."""
 
     def __init__(self, name: str, **options: Any):
         copies = EnvPoolVectorEnv(name, 1, **options)

@@ -12,11 +12,7 @@ from gymnasium.vector import VectorEnv
 
 
 class FirstOf(gym.Env[Any, Any]):
-    """One environment from a vector environment of one copy, with next-step autoreset.
-
-    Args:
-        copies: the vector environment.
-    """
+    """One environment from a vector environment of one copy, with next-step autoreset."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 

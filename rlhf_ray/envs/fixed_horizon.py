@@ -20,9 +20,6 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     After the end, each step repeats the last observation with reward 0, until the time limit truncates the episode (as in
     `seals`, "absorbing states"). Nothing ever terminates.
-
-    Args:
-        env: the environment.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]):
@@ -47,12 +44,7 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
 def fixed(
     name: str, make: Callable[..., gymnasium.Env[Any, Any]] = gymnasium.make, **options: Any
 ) -> gymnasium.Env[Any, Any]:
-    """Make the environment ``name`` with episodes of a fixed length: its time limit.
-
-    Args:
-        name: its id.
-        make: makes it.
-        **options: of the environment.
+    """Make the environment ``name`` by ``make``, with episodes of a fixed length: its time limit.
 
     Raises:
         SettingError: it has no time limit.

@@ -1,16 +1,17 @@
-"""The reward of an environment as a formula: its steps and its ground-truth model compute the same function."""
+"""What environments of ours are made of: a reward as a formula, which steps and ground-truth models compute; checked options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions import Input, RewardFunction
 from rlhf_ray.reward.functions.shaped import shaped
 
@@ -53,13 +54,7 @@ class Formula:
 
 
 class FormulaReward(RewardFunction):
-    """The ground-truth model of an environment: its `Formula` as a reward function.
-
-    Args:
-        formula: the reward; computed in float64.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-    """
+    """The ground-truth model of an environment: its `Formula` as a reward function, in float64."""
 
     def __init__(self, formula: Formula, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
         self.formula, self.name = formula, formula.name
@@ -85,3 +80,25 @@ class FormulaReward(RewardFunction):
         return rewards + 0 * (observations + next_observations).flatten(1).sum(
             1
         )  # tied to each input, even if constant
+
+
+class KnownReward(gym.Env[Any, Any]):
+    """An environment whose steps pay its ``formula``."""
+
+    formula: Formula
+
+    def ground_truth(self) -> FormulaReward:
+        """Return the reward of this environment as a reward function."""
+        return FormulaReward(self.formula, self.observation_space, self.action_space)
+
+
+def checked_option(name: str, value: str, kind: Any, of: str) -> str:
+    """Return ``value`` if it is one of the literals in ``kind``.
+
+    Raises:
+        SettingError: it is not.
+    """
+    if value not in get_args(kind):
+        allowed = ", ".join(repr(choice) for choice in get_args(kind))
+        raise SettingError(f"{name} of {of} is {value!r}; it must be one of {allowed}.")
+    return value

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping
-from rlhf_ray.envs.grid_states import GridStates
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, KnownReward, Shaping, checked_option
 
 FREE, WALL, AGENT, GOAL, KEY = range(5)
 """Object codes in observations."""
@@ -36,7 +34,41 @@ _PIXELS = 16
 """Side of a cell in pictures."""
 
 
-class GridWorld(gymnasium.Env[Array, np.int64]):
+@dataclass(frozen=True)
+class GridStates:
+    """The ``S`` states of a deterministic grid environment, for tools that look at all moves.
+
+    Attributes:
+        grid: (rows, columns).
+        layers: names of the layers, for example ``without key`` and ``with key``, or one for each level.
+        layer: ``[S]``: the layer of each state.
+        rows: ``[S]``: the agent's row.
+        columns: ``[S]``: the agent's column.
+        observations: ``[S, *observation_shape]``.
+        next_states: ``[S, A]``: the state that each action leads to.
+        moves: (rows, columns) of each action.
+        terminal: ``[S]``: whether the episode is over there.
+        walls: ``[rows, columns]``.
+        marks: for each layer, cells by letter: ``G`` goal, ``K`` key.
+    """
+
+    grid: tuple[int, int]
+    layers: Sequence[str]
+    layer: IntArray
+    rows: IntArray
+    columns: IntArray
+    observations: Array
+    next_states: IntArray
+    moves: Sequence[tuple[int, int]]
+    terminal: BoolArray
+    walls: BoolArray
+    marks: Sequence[Mapping[str, Sequence[tuple[int, int]]]]
+
+    def __len__(self) -> int:
+        return len(self.layer)
+
+
+class GridWorld(KnownReward):
     """An agent on a grid with walls around it; it starts at a random free cell and ends the episode by reaching a goal.
 
     The family of Michaud, Gleave and Russell, "Understanding Learned Reward Functions" (2020). Registered as ``rlhf_ray/`` and
@@ -106,13 +138,12 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Draw the goals, and the agent at a free cell without one."""
         super().reset(seed=seed, options=options)
-        free = [cell for cell in self._cells if cell != self.key_at]
         if self.goals in RANDOM_GOALS:
             self._goals = self._drawn(self.np_random)
         else:
             layouts = self._layouts()
             self._goals = layouts[int(self.np_random.integers(len(layouts)))]
-        free = [cell for cell in free if cell not in self._goals]
+        free = [cell for cell in self._cells if cell != self.key_at and cell not in self._goals]
         self._agent = free[int(self.np_random.integers(len(free)))]
         self._holds_key = self.key_at is None
         self._seen = self._observation()
@@ -190,10 +221,6 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
             "has_key": float(self._holds_key and self.key_at is not None),
         }
 
-    def ground_truth(self) -> FormulaReward:
-        """Return the reward of this environment as a reward function."""
-        return FormulaReward(self.formula, self.observation_space, self.action_space)
-
     def state_observations(self) -> Array:
         """Return the observation of each state of `mdp_tables`, float32 ``[states, rows * columns]``."""
         return np.stack([self._observation(goals, agent, holds) for goals, agent, holds in self._states])
@@ -231,9 +258,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         names, marks = [], []
         for i, goals in enumerate(layouts):
             where = f"goal at {', '.join(str(goal) for goal in goals)}" if len(goals) <= 2 else f"{len(goals)} goals"
-            level = (
-                where if len(layouts) > 1 and len(goals) <= 2 else f"level {i + 1}, {where}" if len(layouts) > 1 else ""
-            )
+            level = "" if len(layouts) == 1 else where if len(goals) <= 2 else f"level {i + 1}, {where}"
             for holds in holding:
                 key = "" if self.key_at is None else "with key" if holds else "without key"
                 names.append(", ".join(part for part in (level, key) if part))
@@ -339,13 +364,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
 def enters_goal(observations: Any, actions: Any, next_observations: Any) -> Any:
     """Compute GridWorld's reward: 1 where the agent stands in ``s'`` on what was a goal in ``s``, and ``s`` shows no key; else 0.
 
-    Args:
-        observations: ``[n, cells]``, arrays or tensors.
-        actions: not used.
-        next_observations: ``[n, cells]``.
-
-    Returns:
-        ``[n]``.
+    Observations are ``[n, cells]``, arrays or tensors; the reward is ``[n]``.
     """
     entered = ((observations == GOAL) & (next_observations == AGENT)).any(1)
     return 1.0 * (entered & ~(observations == KEY).any(1))

@@ -11,9 +11,8 @@ from gymnasium import spaces
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula, Shaping
-from rlhf_ray.envs.grid_states import GridStates
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, Shaping, checked_option
+from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.reward.functions import TableReward
 
 MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
@@ -66,6 +65,9 @@ class Maze(gymnasium.Env[int, np.int64]):
         self.size, self.key, self.grid = size, key, (size, size)
         self.goal_at, self.key_at = (size - 2, size - 2), (1, 1)
         self.states = size * size * (2 if key else 1)
+        held, cell = np.divmod(np.arange(self.states), size**2)
+        self._rows, self._columns = np.divmod(cell, size)
+        self._held: BoolArray = held > 0
         self.observation_space = spaces.Discrete(self.states)
         self.action_space = spaces.Discrete(len(MOVES))
         rewards, potential = self._rewards(reward), self._potential(shaping, shaping_seed)
@@ -95,19 +97,12 @@ class Maze(gymnasium.Env[int, np.int64]):
     @functools.cached_property
     def next_states(self) -> IntArray:
         """The state that each action leads to, ``[states, actions]``."""
-        rows, columns, held = self.places()
         moves = np.array(MOVES)
-        row = np.clip(rows[:, None] + moves[:, 0], 0, self.size - 1)
-        column = np.clip(columns[:, None] + moves[:, 1], 0, self.size - 1)
+        row = np.clip(self._rows[:, None] + moves[:, 0], 0, self.size - 1)
+        column = np.clip(self._columns[:, None] + moves[:, 1], 0, self.size - 1)
         takes = (row == self.key_at[0]) & (column == self.key_at[1]) & self.key
-        next_states: IntArray = row * self.size + column + (held[:, None] | takes) * self.size**2
+        next_states: IntArray = row * self.size + column + (self._held[:, None] | takes) * self.size**2
         return next_states
-
-    def places(self) -> tuple[IntArray, IntArray, BoolArray]:
-        """Return row, column and whether the key is held, of each state: three arrays ``[states]``."""
-        held, cell = np.divmod(np.arange(self.states), self.size**2)
-        rows, columns = np.divmod(cell, self.size)
-        return rows, columns, held > 0
 
     def expert(self, rng: np.random.Generator) -> int:
         """Return an action of an optimal policy for the reward without shaping; ties are random."""
@@ -116,14 +111,13 @@ class Maze(gymnasium.Env[int, np.int64]):
 
     def describe(self) -> dict[str, float]:
         """Return the agent's place, whether it holds the key, and the steps left to the goal."""
-        rows, columns, held = self.places()
-        state = self._state
-        return {
-            "agent_row": float(rows[state]),
-            "agent_column": float(columns[state]),
-            "has_key": float(held[state]),
-            "distance": float(self._steps_left()[state]),
+        of = {
+            "agent_row": self._rows,
+            "agent_column": self._columns,
+            "has_key": self._held,
+            "distance": self._steps_left(),
         }
+        return {name: float(values[self._state]) for name, values in of.items()}
 
     def ground_truth(self) -> TableReward:
         """Return the reward as a table over all states, actions and next states."""
@@ -135,14 +129,13 @@ class Maze(gymnasium.Env[int, np.int64]):
 
     def grid_states(self) -> GridStates:
         """Return each state and where each move leads."""
-        rows, columns, held = self.places()
         goal = {"G": [self.goal_at]}
         return GridStates(
             grid=self.grid,
             layers=("without key", "with key") if self.key else ("",),
-            layer=held.astype(np.int64),
-            rows=rows,
-            columns=columns,
+            layer=self._held.astype(np.int64),
+            rows=self._rows,
+            columns=self._columns,
             observations=self.state_observations(),
             next_states=self.next_states,
             moves=MOVES,
@@ -165,33 +158,31 @@ class Maze(gymnasium.Env[int, np.int64]):
         return np.repeat(square[:, None], len(MOVES), 1)
 
     def _starts(self) -> BoolArray:
-        rows, columns, held = self.places()
-        taken = (rows == self.goal_at[0]) & (columns == self.goal_at[1])
-        if self.key:
-            taken |= (rows == self.key_at[0]) & (columns == self.key_at[1])
-        starts: BoolArray = ~taken & ~held
-        return starts
+        return ~self._at(self.goal_at) & ~(self._at(self.key_at) & self.key) & ~self._held
+
+    def _at(self, cell: tuple[int, int]) -> BoolArray:
+        """In which states the agent is at ``cell``, ``[states]``."""
+        at: BoolArray = (self._rows == cell[0]) & (self._columns == cell[1])
+        return at
 
     def _rewards(self, reward: str) -> FloatArray:
         """The reward of each state, ``[states]``."""
-        rows, columns, held = self.places()
-        beside = (columns != rows) & (columns != rows + 1)
+        beside = (self._columns != self._rows) & (self._columns != self._rows + 1)
         rewards = np.where(beside, OFF_PATH, 0.0) if reward == "path" else np.zeros(self.states)
-        at_goal = (rows == self.goal_at[0]) & (columns == self.goal_at[1])
-        rewards[at_goal & (held if self.key else True)] = 1.0
+        rewards[self._at(self.goal_at) & (self._held if self.key else True)] = 1.0
         return rewards
 
     def _steps_left(self) -> FloatArray:
         """Steps from each state to the goal, via the key in a key maze, ``[states]``."""
-        rows, columns, held = self.places()
 
         def to(cell: tuple[int, int]) -> IntArray:
-            return np.abs(rows - cell[0]) + np.abs(columns - cell[1])
+            steps: IntArray = np.abs(self._rows - cell[0]) + np.abs(self._columns - cell[1])
+            return steps
 
         if not self.key:
             return to(self.goal_at).astype(np.float64)
         between = sum(abs(a - b) for a, b in zip(self.key_at, self.goal_at, strict=True))
-        return np.where(held, to(self.goal_at), to(self.key_at) + between).astype(np.float64)
+        return np.where(self._held, to(self.goal_at), to(self.key_at) + between).astype(np.float64)
 
     def _potential(self, shaping: str, seed: int) -> FloatArray | None:
         if shaping == "none":

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, KnownReward, Shaping, checked_option
 
 GOAL_POSITION = 0.5
 SCALE = 100.0
@@ -22,7 +20,7 @@ SCALE = 100.0
 _LOW, _HIGH = (-1.2, -0.07), (0.6, 0.07)
 
 
-class MountainCar(gymnasium.Env[Array, np.int64]):
+class MountainCar(KnownReward):
     """Moore's car, too weak to climb the hill without a run-up; registered as ``rlhf_ray/MountainCar-v0``, episodes of 200 steps.
 
     The physics of gymnasium's ``MountainCar-v0``, without its end at the goal.
@@ -82,10 +80,6 @@ class MountainCar(gymnasium.Env[Array, np.int64]):
             "velocity": self._velocity,
             "height": math.sin(3 * self._position),
         }
-
-    def ground_truth(self) -> FormulaReward:
-        """Return the reward of this environment as a reward function, with gradients."""
-        return FormulaReward(self.formula, self.observation_space, self.action_space)
 
     def _observation(self) -> Array:
         return np.array([self._position, self._velocity], np.float32)

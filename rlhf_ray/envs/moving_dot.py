@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlhf_ray.envs.formula import Formula, FormulaReward
+from rlhf_ray.envs.formula import Formula, KnownReward
 
 IMAGE_SIDE = 64
 DOT_SIDE = 4
@@ -35,7 +34,7 @@ def nearness(observations: Any, actions: Any, next_observations: NDArray[np.uint
     return nearness
 
 
-class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
+class MovingDot(KnownReward):
     """One white 4x4 dot on black; registered as ``rlhf_ray/MovingDot-v0``, with episodes of exactly 100 steps.
 
     A smoke test for learning from images, after M. Rahtz's gym-moving-dot: a good policy is visible at a glance, and rendering
@@ -51,6 +50,7 @@ class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
+    formula = Formula("nearness", nearness, inputs=("next_state",))
 
     def __init__(self, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -77,12 +77,6 @@ class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._column = min(max(self._column + columns, 0), _POSITIONS - 1)
         frame = self._frame()
         return frame, float(nearness(None, None, frame[None])[0]), False, False, {}
-
-    def ground_truth(self) -> FormulaReward:
-        """Return the reward as a function of the image after the step."""
-        return FormulaReward(
-            Formula("nearness", nearness, inputs=("next_state",)), self.observation_space, self.action_space
-        )
 
     def describe(self) -> dict[str, float]:
         """Return the dot's position on the lattice, from the upper left corner."""

@@ -57,12 +57,7 @@ LARGEST = float(np.finfo(np.float32).max)
 def fitting(space: gym.Space[Any], say: Say) -> Callable[[Any], Any]:
     """Return a function that checks an observation of ``space`` and returns a copy of it, with the dtypes of the space.
 
-    Args:
-        space: of the observations, or of a batch of them.
-        say: called for what is odd, but no error.
-
-    Returns:
-        The function. It raises `UnfitError`.
+    The space may be of a batch. ``say`` is called for what is odd, but no error; for one, the function raises `UnfitError`.
     """
     return _fitting(space, "", say)
 
@@ -206,12 +201,7 @@ def plain_end(value: Any, name: str) -> bool:
 
 
 def plain_ends(values: Any, name: str, copies: int = 1) -> BoolArray:
-    """Return whether the episodes of ``copies`` environments are over, ``[copies]``.
-
-    Args:
-        values: what the environments say.
-        name: terminated or truncated.
-        copies: number of environments.
+    """Return whether the episodes of ``copies`` environments are over, ``[copies]``; ``name``: terminated or truncated.
 
     Raises:
         UnfitError: a value is neither True nor False.

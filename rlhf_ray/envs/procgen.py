@@ -20,7 +20,7 @@ import contextlib
 import io
 import platform
 import sys
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import gymnasium
 import numpy as np
@@ -31,14 +31,59 @@ from numpy.typing import NDArray
 
 from rlhf_ray.data.by_pip import PROCGEN
 from rlhf_ray.envs.first_of import FirstOf
-from rlhf_ray.envs.procgen_settings import ProcgenOptions, check_settings
 from rlhf_ray.envs.procgen_state import without_time_limit
 
+GAMES = (
+    "bigfish",
+    "bossfight",
+    "caveflyer",
+    "chaser",
+    "climber",
+    "coinrun",
+    "dodgeball",
+    "fruitbot",
+    "heist",
+    "jumper",
+    "leaper",
+    "maze",
+    "miner",
+    "ninja",
+    "plunder",
+    "starpilot",
+)
+_GAMES_WITH_MODE = {
+    "easy": GAMES,
+    "hard": GAMES,
+    "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
+    "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
+    "exploration": ("caveflyer", "climber", "coinrun", "heist", "jumper", "leaper", "maze", "ninja"),
+}
 _NUM_ACTIONS = 15
 _RIGHT, _RIGHT_AND_UP = 7, 8
 _FORCE_RESET = -1
 _LIMIT_SET_BY_EVERY_LEVEL = ("jumper", "memory")
 """The one game and mode that sets its time limit (2000) again in every level: it is removed each time."""
+
+
+class ProcgenOptions(TypedDict, total=False):
+    """Procgen's own settings, with procgen's defaults."""
+
+    center_agent: bool
+    """Keep the agent in the centre of the image, where the game scrolls (default True)."""
+    use_backgrounds: bool
+    """Draw backgrounds instead of black (default True)."""
+    use_monochrome_assets: bool
+    """Draw plain rectangles instead of sprites (default False)."""
+    restrict_themes: bool
+    """Use one theme per kind of object (default False)."""
+    use_generated_assets: bool
+    """Use generated textures instead of drawn ones (default False)."""
+    paint_vel_info: bool
+    """Draw the agent's velocity in the corner, in games that support it (default False)."""
+    use_sequential_levels: bool
+    """Continue with the next level within the episode when one is solved (default False)."""
+    debug_mode: int
+    """The game's debug mode (default 0)."""
 
 
 class ProcgenVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.integer[Any]], NDArray[Any]]):
@@ -56,7 +101,7 @@ class ProcgenVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.integer[Any]], ND
     With the same seed, sub-environment i plays the same levels regardless of the number of sub-environments.
 
     Args:
-        game: one of ``rlhf_ray.envs.procgen_settings.GAMES``.
+        game: one of `GAMES`.
         distribution_mode: "easy" (published runs: 25 M steps), "hard" (200 M steps), "extreme", "memory" or
             "exploration" (one hard level); ``modes_of(game)`` lists those the game has.
         num_envs: number of copies.
@@ -293,6 +338,39 @@ class ProcgenEnv(FirstOf):
 def _runs_and_jumps(rng: np.random.Generator) -> np.int64:
     """Run right and mostly jump: the coin in 67 % of CoinRun's easy levels, within 57 steps. Random actions: 27 %, within 607."""
     return np.int64(_RIGHT_AND_UP if rng.random() < 0.7 else _RIGHT)
+
+
+def modes_of(game: str) -> list[str]:
+    """Return the distribution modes of a game; empty for an unknown game."""
+    return [mode for mode, games in _GAMES_WITH_MODE.items() if game in games]
+
+
+def check_settings(game: str, mode: str, start_level: int, num_levels: int, options: dict[str, object]) -> None:
+    """Raise ValueError for settings that procgen would answer with abort(), an assertion, or silence."""
+    if game not in GAMES:
+        raise ValueError(f"game of procgen is {game!r}; it must be one of {', '.join(GAMES)}.")
+    if mode not in modes_of(game):
+        raise ValueError(f"distribution_mode of procgen is {mode!r}; {game} has {', '.join(modes_of(game))}.")
+    if unknown := options.keys() - ProcgenOptions.__annotations__.keys():
+        raise ValueError(
+            f"procgen has no option {', '.join(sorted(unknown))}. Its options are start_level, num_levels, "
+            f"max_episode_steps, render_mode, {', '.join(ProcgenOptions.__annotations__)}; and num_threads if vectorised."
+        )
+    if mode == "exploration" and (start_level, num_levels) != (0, 0):
+        raise ValueError(
+            f"start_level={start_level}, num_levels={num_levels} of procgen: the mode 'exploration' has one fixed level. "
+            "Leave both at 0, or choose another mode."
+        )
+    if start_level < 0 or num_levels < 0 or start_level + num_levels >= 2**31:
+        raise ValueError(
+            f"start_level={start_level}, num_levels={num_levels} of procgen: neither may be negative, and their sum "
+            "must be below 2**31."
+        )
+    if start_level > 0 and num_levels == 0:
+        raise ValueError(
+            f"start_level={start_level} with num_levels=0 of procgen: procgen would ignore start_level and draw from "
+            "all levels. Set num_levels above 0, or start_level to 0."
+        )
 
 
 def import_procgen() -> Any:

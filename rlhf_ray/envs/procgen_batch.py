@@ -18,8 +18,7 @@ from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import coinrun_levels
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.envs.procgen import import_procgen
-from rlhf_ray.envs.procgen_settings import ProcgenOptions, check_settings
+from rlhf_ray.envs.procgen import ProcgenOptions, check_settings, import_procgen
 from rlhf_ray.envs.procgen_state import GameState, with_level, without_time_limit
 
 _FORCE_RESET, _STAND = -1, 4

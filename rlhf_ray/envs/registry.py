@@ -6,7 +6,7 @@ import difflib
 import functools
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
 from rlhf_ray.data.defaults import making
-from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
-from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
+from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, SettingError
+from rlhf_ray.data.identity import identify, installed
+from rlhf_ray.envs import atari, envpool, procgen
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
 from rlhf_ray.envs.fixed_horizon import FIXED_PREFIX, fixed
@@ -34,8 +35,8 @@ SEALS_PREFIX = "seals/"
 _GRID, _MAZE = "rlhf_ray.envs.gridworld:GridWorld", "rlhf_ray.envs.mazes:Maze"
 
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
-    "rlhf_ray/AcrobotFixed-v0": ("rlhf_ray.envs.acrobot_fixed:AcrobotFixed", 500, {}),
+    "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.control_fixed:CartPoleFixed", 500, {}),
+    "rlhf_ray/AcrobotFixed-v0": ("rlhf_ray.envs.control_fixed:AcrobotFixed", 500, {}),
     "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
     # MuJoCo's v5 that continue after a fall, without the reward for standing: what CartPoleFixed is to CartPole.
     **{
@@ -85,6 +86,14 @@ _LIKE: dict[str, bool] = {}
 _REGISTERED: dict[str, list[str]] = {}
 """The names that each imported module registered, with the module."""
 
+THRESHOLDS: Mapping[str, float] = {
+    "Pendulum-v1": -250.0,
+    "rlhf_ray/CartPoleFixed-v0": 475.0,
+    "rlhf_ray/AcrobotFixed-v0": -200.0,
+}
+"""Of environments that are registered without one: about nine tenths of the way from random actions to PPO on the true reward
+(docs/results.md); CartPoleFixed has CartPole-v1's."""
+
 MOST_LISTED = 10
 """The largest number of a module's names that an error lists."""
 
@@ -127,14 +136,6 @@ def _vector_entry_point(name: str, **options: Any) -> Any:
     spec = gymnasium.registry.get(name.rpartition(":")[2])
     entry = spec and spec.vector_entry_point
     return None if entry is None or not _is_like_the_single_one(name, options) else entry
-
-
-def _is_gymnasium_s(entry: Any) -> bool:
-    return str(entry).startswith("gymnasium.envs.classic_control")
-
-
-def _is_envpool_s(entry: Any) -> bool:
-    return entry is envpool.EnvPoolVectorEnv or entry == f"{envpool.__name__}:EnvPoolVectorEnv"
 
 
 def _is_like_the_single_one(name: str, options: dict[str, Any]) -> bool:
@@ -199,9 +200,6 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
             Results don't depend on it.
         **options: as for ``make_env``.
 
-    Returns:
-        The vector environment.
-
     Raises:
         ValueError: no environment has this name (the message lists the closest ones), or ``num_envs`` is below 1.
         ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.
@@ -219,7 +217,9 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
         together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
         usual = gymnasium.registry[name.rpartition(":")[2]].max_episode_steps
         limit = options.get("max_episode_steps", usual)
-        return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name, limit)
+        if str(entry).startswith("gymnasium.envs.classic_control"):
+            return together
+        return CheckedVectorEnv(together, name, limit)
     if min(worker_processes, num_envs) > 1:
         return ProcessesVectorEnv(name, functools.partial(EnvCreator(name), options), num_envs)
     return SyncVectorEnv(
@@ -233,7 +233,8 @@ def thread_options(name: str, threads: int, processes: int = 1) -> dict[str, Any
 
     These are ``threads`` threads where copies step in C++. Where they step in a loop, they get a process each from 2 ``processes``.
     """
-    if name.startswith(envpool.PREFIX) or _is_envpool_s(_vector_entry_point(name)):
+    pools = envpool.EnvPoolVectorEnv, f"{envpool.__name__}:EnvPoolVectorEnv"
+    if name.startswith(envpool.PREFIX) or _vector_entry_point(name) in pools:
         return {"num_threads": threads}
     return {_PROCESSES: processes} if processes > 1 and not steps_together(name) else {}
 
@@ -253,9 +254,6 @@ class EnvCreator:
     """Makes the environment ``name`` from RLlib's env config: one, or ``num_envs`` copies if that is given.
 
     Pickling it includes an environment that a script registered under that name, which other processes don't know.
-
-    Args:
-        name: as for ``make_env``.
     """
 
     def __init__(self, name: str):
@@ -313,7 +311,7 @@ def procgen_game_and_mode(name: str) -> tuple[str, str]:
         ValueError: there is no such game or mode.
     """
     game, _, mode = name.removeprefix(PROCGEN_PREFIX).rpartition("-")
-    if mode not in procgen_settings.modes_of(game):
+    if mode not in procgen.modes_of(game):
         raise ValueError(_unknown(name))
     return game, mode
 
@@ -368,7 +366,8 @@ def _unknown(name: str) -> str:
     own = _REGISTERED.get(module, [])
     if 0 < len(own) <= MOST_LISTED:
         return f"There is no environment {name!r}; the module {module} registers {', '.join(own)}."
-    known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *procgen_names()]}
+    games = [f"{PROCGEN_PREFIX}{game}-{mode}" for game in procgen.GAMES for mode in procgen.modes_of(game)]
+    known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *games]}
     wanted = (name if own else name.rpartition(":")[2]).lower()
     if wanted not in known and (theirs := envpool.spelled(wanted)):
         return f"There is no environment {name!r}, but EnvPool has {theirs}."
@@ -377,7 +376,30 @@ def _unknown(name: str) -> str:
     return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
 
 
-def procgen_names() -> list[str]:
-    """Return the names of all procgen environments: every game in each of its modes."""
-    games = procgen_settings.GAMES
-    return [f"{PROCGEN_PREFIX}{game}-{mode}" for game in games for mode in procgen_settings.modes_of(game)]
+def reward_threshold(name: str) -> float | None:
+    """Return the true return of an episode from which the environment ``name`` counts as learned; None if nobody says one.
+
+    It is gymnasium's ``reward_threshold``, which `gymnasium.register` takes, or one of `THRESHOLDS`. Variants such as ``fixed/ID``
+    have none: their episodes pay other returns.
+    """
+    spec = gymnasium.registry.get(name.partition(":")[2] or name)
+    registered = None if spec is None else spec.reward_threshold
+    return THRESHOLDS.get(name) if registered is None else float(registered)
+
+
+def identity_of(name: str | None) -> str:
+    """Return a hash of an environment's registration, and of the instance that is made by it if its class is a user's own.
+
+    Of one that can't be made, its name.
+    """
+    if name is None:
+        return ""
+    try:
+        env = make_env(name)
+    except (Fault, ImportError, SettingError, ValueError, gymnasium.error.Error):
+        return name
+    made = env.unwrapped
+    own = made if not installed(type(made).__module__) else type(made)
+    found = identify(name, gymnasium.registry.get(name.rpartition(":")[2]), own)
+    env.close()  # type: ignore[no-untyped-call]
+    return found

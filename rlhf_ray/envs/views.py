@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -14,12 +14,9 @@ from rlhf_ray.data.views import view_of as view_of
 
 
 class Viewed(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose observations and actions are arrays of ours; see `view_of`.
+    """An environment whose observations and actions are arrays of ours (see `view_of`); spaces without a view stay.
 
     Discrete actions that don't start at 0 are numbered from 0, and a Box of actions becomes one of one dimension.
-
-    Args:
-        env: any environment; spaces without a view stay as they are.
     """
 
     def __init__(self, env: gym.Env[Any, Any]):
@@ -56,12 +53,15 @@ def viewed(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 def notes(env: gym.Env[Any, Any]) -> list[str]:
     """Say which declared bounds an environment's views don't use as such, and what they do instead: a line for each kind."""
-    layer, lines = env, list[str | None]()
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, Viewed):
-            lines.append(layer.unscaled)
-        layer = layer.env
-    return [note for note in lines if note is not None]
+    return [layer.unscaled for layer in layers(env) if isinstance(layer, Viewed) and layer.unscaled is not None]
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """Yield the wrappers of an environment, single or vector, from the outside, and the environment."""
+    while isinstance(env, gym.Wrapper | gym.vector.VectorWrapper):
+        yield env
+        env = env.env
+    yield env
 
 
 def _unchanged(value: Any) -> Any:

@@ -1,16 +1,22 @@
-"""The labelling page's web app: HTTP routes, request bodies and permissions. `Desk` does the work."""
+"""The labelling page's web app: HTTP routes, request bodies and permissions, and the page's files. `Desk` does the work."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response, Security
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, Security
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
 
+from rlhf_ray import pages
+from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.data.strays import stray
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
 from rlhf_ray.labelling.messages import (
@@ -25,12 +31,21 @@ from rlhf_ray.labelling.messages import (
 )
 from rlhf_ray.labelling.serve import allowed_hosts
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
-from rlhf_ray.labelling.static_files import add_pages
 from rlhf_ray.labelling.statistics import of_one
+from rlhf_ray.labelling.texts import Texts
 from rlhf_ray.settings import LabellingSettings
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PAGES = {
+    "/": ("index.html", "main.js"),
+    "/again": ("index.html", "again.js"),  # the same page with another script: for answers that were given before
+    "/statistics": ("statistics.html", "statistics.js"),
+}
+"""Template and script of each page, by its path."""
 
 
 async def the_desk(request: Request) -> Desk:
@@ -147,7 +162,7 @@ async def release(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, bool]
 
 @api.get("/films/{film_id}", response_class=Response)
 async def film(
-    film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk, page: PageId | None = None
+    film_id: Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")], desk: TheDesk, page: PageId | None = None
 ) -> Response:
     """A clip's sprite sheet (WebP). Named by its content, so browsers may cache it forever. ``page`` is the page's id."""
     sheet = await desk.film(film_id, page)
@@ -203,13 +218,7 @@ async def weigh(body: WeightRequest, desk: TheDesk, request: Request) -> dict[st
 
 
 def create_app(desk: Desk, sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
-    """The labelling page.
-
-    Args:
-        desk: serves questions and takes answers.
-        sessions: who may label.
-        settings: settings of the page.
-        title: title of the task, shown at the top of the page.
+    """The labelling page, with the task's ``title`` at its top.
 
     Raises:
         ValueError: an entry of ``labelling.hosts`` is not a valid host name.
@@ -253,3 +262,35 @@ async def on_mistake(request: Request, error: Exception) -> Response:
 async def on_failure(request: Request, error: Exception) -> Response:
     """Respond to an `OSError` of the store: the client should retry."""
     return JSONResponse({"detail": "not saved; try again"}, 503, {"retry-after": "2"})
+
+
+def page_files(texts: Texts) -> dict[str, bytes]:
+    """Return the content of each file by its name, and of each page by its path."""
+    own = [*STATIC.iterdir(), Path(pages.__file__).with_name("keyboard.js")]
+    content = {file.name: file.read_bytes() for file in own if file.suffix in TYPES and not stray(file.name)}
+    answers = list(ANSWERS.values())
+    kinds = json.dumps([asdict(kind) | {"side": kind.side} for kind in answers])
+    language, words = json.dumps(texts.language), json.dumps(dict(texts.texts))
+    content["answers.js"] = f"export const ANSWERS = {kinds};\n".encode()
+    content["texts.js"] = f"export const LANGUAGE = {language};\nexport const TEXTS = {words};\n".encode()
+    for path, (template, script) in PAGES.items():
+        content[path] = pages.render(STATIC / template, t=texts, answers=answers, script=script).encode()
+    return content
+
+
+def add_pages(app: FastAPI, texts: Texts) -> None:
+    """Serve pages and files. They are read once and looked up by name in a dict: no request can name a path."""
+    content = page_files(texts)
+
+    async def send(request: Request, name: str = "") -> Response:
+        name = name or request.scope["route"].path
+        if name not in content:
+            raise HTTPException(404, "no such file")
+        # Browsers revalidate each time (mostly a 304), so that after an update no browser mixes old and new modules.
+        headers = {"etag": f'"{hashlib.sha256(content[name]).hexdigest()[:32]}"', "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content[name], media_type=TYPES.get(Path(name).suffix, "text/html"), headers=headers)
+
+    for path in (*PAGES, "/static/{name}"):
+        app.get(path, include_in_schema=False)(send)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.envs.checked import RAISED, TRIED_STEPS, fault
+from rlhf_ray.envs.checked import RAISED, fault, try_out
 from rlhf_ray.settings.labelling import Channels
 
 RENDERED_SIDE = 256
@@ -69,10 +68,7 @@ class Camera:
         self._size = None
 
     def frame(self, observation: Array | None = None) -> Array:
-        """The current frame, ``[height, width, 3]`` uint8, a copy.
-
-        Args:
-            observation: the environment's latest observation; not needed where it is rendered.
+        """The current frame, ``[height, width, 3]`` uint8, a copy. Where it is rendered, no ``observation`` is needed.
 
         Raises:
             FaultyEnvironmentError: the picture can't be shown for sure as it is meant, or its size changes within an episode.
@@ -95,22 +91,6 @@ class Camera:
             ) from None
         self._size = made.shape
         return made
-
-    def try_out(self) -> None:
-        """Take the pictures of a few steps of a new episode, to find odd ones before people are asked.
-
-        Raises:
-            FaultyEnvironmentError: the environment has a fault, or a picture can't be shown.
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # gymnasium's: of what is raised here, or harmless
-            self.env.action_space.seed(0)
-            self.frame(self.env.reset(seed=0)[0])
-            for _ in range(TRIED_STEPS):
-                observation, _, terminated, truncated, _ = self.env.step(self.env.action_space.sample())
-                self.frame(observation)
-                if terminated or truncated:
-                    break
 
 
 def _shown(rendered: Any) -> Array:
@@ -164,12 +144,7 @@ def fps_of(env: Any, name: str) -> float:
 
 
 def picture(observation: Array, channels: Channels = "auto") -> Array:
-    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest.
-
-    Args:
-        observation: the observation.
-        channels: the last channels to show: see `rlhf_ray.settings.LabellingSettings.channels`.
-    """
+    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest (see `LabellingSettings.channels`)."""
     there = observation.shape[-1]
     shown = 3 if there >= 3 and (there % 3 == 0 if channels == "auto" else channels == 3) else 1
     return np.broadcast_to(observation[..., -shown:], (*observation.shape[:2], 3))
@@ -198,7 +173,7 @@ def tried_fps(why: str, make_env: Callable[[], gym.Env[Any, Any]]) -> float:
     try:
         camera = camera_for(why, env)
         if not camera.pixelated:
-            camera.try_out()
+            try_out(env, camera.frame)
         return camera.fps
     finally:
         env.close()  # type: ignore[no-untyped-call]
@@ -222,13 +197,7 @@ def _is_mujoco(env: gym.Env[Any, Any]) -> bool:
 def without_a_screen(
     make: Callable[..., gym.Env[Any, Any]], *arguments: Any, channels: Channels = "auto"
 ) -> gym.Env[Any, Any]:
-    """``make(*arguments)`` with fast rendering, and offscreen if the machine has no display.
-
-    Args:
-        make: makes the environment.
-        arguments: for it.
-        channels: those that a `Camera` of the environment shows.
-    """
+    """``make(*arguments)`` with fast rendering, offscreen if the machine has no display; a `Camera` of it shows ``channels``."""
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
         system.draw_offscreen()

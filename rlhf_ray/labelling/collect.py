@@ -20,10 +20,9 @@ from rlhf_ray.data.strays import is_empty
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.serve import Server, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.labelling.situation import Situation
+from rlhf_ray.labelling.situation import OPEN_FOR, Ending, Situation
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings
@@ -113,37 +112,42 @@ def collect(
             await work(lambda: server.serving and not stop())
             if stop() and server.serving:
                 desk.tell(Situation(wanted=comparisons, ending="stopped"))
-                await _until(lambda: not desk.pages.uninformed, STOPPED_WITHIN)
+                deadline = time.monotonic() + STOPPED_WITHIN
+                while desk.pages.uninformed and time.monotonic() < deadline:
+                    await asyncio.sleep(LOOK_EVERY)
         finally:
             await server.stop()
 
     async def work(wanted: Callable[[], bool]) -> None:
-        asking, waiting = _Asking(desk, propose, comparisons), Waiting(on_wait)
+        waiting, number, more = Waiting(on_wait), 0, True
         filmed, deadline = False, math.inf
         while wanted():
-            stored = await desk.store.call(PreferenceStore.__len__)
-            ended = stored >= comparisons or not (asking.more or desk.queue.open())
-            desk.tell(
-                Situation(
-                    wanted=comparisons,
-                    ending="complete" if ended else None,
-                    waiting_for="new clips, which are being recorded",
-                )
-            )
+            stored, unanswered = await desk.store.call(PreferenceStore.__len__), desk.queue.left()
+            ended = stored >= comparisons or not (more or desk.queue.open())
+            ending: Ending | None = "complete" if ended else None
+            desk.tell(Situation(wanted=comparisons, ending=ending, waiting_for="new clips, which are being recorded"))
             if ended:  # until every open page shows it, or somebody takes an answer back
                 deadline = min(deadline, time.monotonic() + OPEN_FOR)
                 uninformed = desk.pages.uninformed
                 if not uninformed or time.monotonic() > deadline:
                     return
                 on_end(uninformed)
-            else:
-                deadline = math.inf
-                waiting.look(stored, comparisons, desk.pages.open)
-                if await asking.ask(stored):
-                    continue
-                if not filmed:
-                    desk.tell(None, await asyncio.to_thread(film_episode))
-                    filmed = True
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            deadline = math.inf
+            waiting.look(stored, comparisons, desk.pages.open)
+            # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
+            most = min(AT_A_TIME, 2 ** min(number, 5), comparisons - stored - unanswered)
+            if more and most > 0 and unanswered < AT_A_TIME // 2:
+                made = await asyncio.to_thread(propose, most, number)
+                if made is not None:
+                    desk.show(made[1])
+                    await desk.ask(number, made[0])
+                number, more = number + 1, made is not None
+                continue
+            if not filmed:
+                desk.tell(None, await asyncio.to_thread(film_episode))
+                filmed = True
             await asyncio.sleep(LOOK_EVERY)
 
     with lock_store(kept.path), contextlib.suppress(KeyboardInterrupt):
@@ -151,39 +155,6 @@ def collect(
     if len(kept) >= comparisons or is_empty(films):
         shutil.rmtree(films, ignore_errors=True)
     return len(kept)
-
-
-class _Asking:
-    """Asks questions, round by round. ``more``: whether there are more to ask."""
-
-    def __init__(self, desk: Desk, propose: Propose, comparisons: int):
-        self._desk, self._propose, self._comparisons = desk, propose, comparisons
-        self._number, self.more = 0, True
-
-    async def ask(self, stored: int) -> bool:
-        """Ask the next round if few questions are unanswered and, with ``stored`` comparisons, more are wanted.
-
-        Returns:
-            Whether it looked for questions.
-        """
-        unanswered = self._desk.queue.left()
-        # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
-        wanted = min(AT_A_TIME, 2 ** min(self._number, 5), self._comparisons - stored - unanswered)
-        if not self.more or wanted <= 0 or unanswered >= AT_A_TIME // 2:
-            return False
-        made = await asyncio.to_thread(self._propose, wanted, self._number)
-        if made is not None:
-            pairs, films = made
-            self._desk.show(films)
-            await self._desk.ask(self._number, pairs)
-        self._number, self.more = self._number + 1, made is not None
-        return True
-
-
-async def _until(true: Callable[[], bool], within: float) -> None:
-    deadline = time.monotonic() + within
-    while not true() and time.monotonic() < deadline:
-        await asyncio.sleep(LOOK_EVERY)
 
 
 def sessions_file(store: PreferenceStore) -> Path:

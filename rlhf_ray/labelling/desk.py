@@ -16,15 +16,13 @@ from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.labelling.films import Episode, Film, FilmInfo
-from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.labelling.films import Episode, Film, FilmInfo, Films
 from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
-from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.past import USED_ID, GroupCommit, Meaning, Past, Store
 from rlhf_ray.labelling.question import Lease, Leases, Shown
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
-from rlhf_ray.labelling.situation import Situation, why_nothing
+from rlhf_ray.labelling.situation import OpenPages, Situation, why_nothing
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
@@ -193,8 +191,7 @@ class Desk:
     ) -> ShownQuestion | None:
         """Undo the latest answer of ``annotator``, or their answer with event id ``target``, also if it was changed since.
 
-        Returns:
-            The pair to show again; None if there is nothing to undo.
+        Returns the pair to show again; None if there is nothing to undo.
 
         Raises:
             ValueError: the event id is another event's, or the clips can't be shown again.

@@ -87,12 +87,7 @@ class Meaning:
 
 
 class Past:
-    """Knows each event, so that none is stored twice.
-
-    Args:
-        store: the answers.
-        queue: the questions.
-    """
+    """Knows each event, so that none is stored twice."""
 
     def __init__(self, store: Store, queue: QuestionQueue):
         self._store, self._queue = store, queue

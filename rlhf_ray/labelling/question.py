@@ -148,11 +148,7 @@ class Lease:
 
 
 class Leases:
-    """Encrypts and decrypts leases, with one key per annotator derived from the secret.
-
-    Args:
-        secret: known only to the page's server.
-    """
+    """Encrypts and decrypts leases, with one key per annotator derived from the server's secret."""
 
     def __init__(self, secret: bytes):
         self._secret = secret

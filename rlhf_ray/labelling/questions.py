@@ -33,13 +33,7 @@ second opinion is wanted."""
 
 
 class QuestionQueue:
-    """Hands out questions, each to one annotator at a time, oldest first. Only sides and catch pairs are random.
-
-    Args:
-        settings: settings of the page.
-        seed: seed for sides and catch pairs.
-        clock: monotonic clock, in seconds.
-    """
+    """Hands out questions, each to one annotator at a time, oldest first. Only sides and catch pairs are random (``seed``)."""
 
     def __init__(
         self, settings: LabellingSettings, seed: int | None = None, clock: Callable[[], float] = time.monotonic

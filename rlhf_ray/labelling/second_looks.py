@@ -10,8 +10,7 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Side, side_of
 from rlhf_ray.data.images import is_image
-from rlhf_ray.labelling.films import FilmInfo
-from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.labelling.films import FilmInfo, Films
 from rlhf_ray.labelling.past import Store
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.store import PreferenceStore
@@ -73,11 +72,7 @@ class SecondLooks:
         self._suspicions, self._fits = suspicions, self._fits + 1
 
     async def listed(self, changes: int) -> list[Doubt]:
-        """The answers to look at again, the likeliest wrong first; at most `MOST`.
-
-        Args:
-            changes: the store's number of changes: the list is made again when it has grown.
-        """
+        """The answers to look at again, the likeliest wrong first; at most `MOST`; made anew as the store's ``changes`` grow."""
         async with self._making:
             state = self._fits, changes
             if self._made[0] != state:

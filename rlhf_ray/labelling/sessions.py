@@ -278,12 +278,7 @@ def table(sessions: Sessions) -> list[str]:
 
 
 def invitation(links: dict[str, str], folder: Path | str) -> list[str]:
-    """The lines a run prints once its page is up: one link per annotator, or in a cluster job one line without tokens.
-
-    Args:
-        links: the links by annotator.
-        folder: the folder to give to `rlhf-ray links`.
-    """
+    """The lines a run prints once its page is up: one link per annotator, or in a cluster job one line without tokens."""
     if not in_job():
         return [f"label as {name}: {link}" for name, link in links.items()]
     # Ray stores a job's output and shows it to everyone who has the cluster's token.

@@ -51,12 +51,7 @@ class PeopleWait:
 
 
 class Waiting:
-    """Follows waits for people, and reports each at most once a second.
-
-    Args:
-        report: called with the state of the wait.
-        clock: monotonic clock, in seconds.
-    """
+    """Follows waits for people, and reports each at most once a second."""
 
     EVERY = 1.0
 

@@ -55,7 +55,7 @@ class Outcome:
     skipped: int = 0
     """Pairs that annotators skipped."""
     reward_threshold: float | None = None
-    """True return from which the environment counts as learned (see `rlhf_ray.envs.thresholds`); None if nobody says one."""
+    """True return from which the environment counts as learned (see `rlhf_ray.envs.registry`); None if nobody says one."""
 
 
 def checks_of(result: Result) -> list[Check]:

@@ -17,7 +17,7 @@ from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_che
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
-from rlhf_ray.envs.thresholds import reward_threshold
+from rlhf_ray.envs.registry import reward_threshold
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config, reference_config

@@ -14,12 +14,7 @@ from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 
 class GivenFragments:
-    """Passes fragments to the pool, and tracks when there are enough to ask about.
-
-    Args:
-        actors: the ring's actors.
-        asks: whether the ring asks questions.
-    """
+    """Passes fragments to the pool, and tracks when there are enough to ask about, if the ring ``asks``."""
 
     def __init__(self, actors: RingActors, *, asks: bool):
         self.actors, self.asks = actors, asks
@@ -44,12 +39,9 @@ class GivenFragments:
         """Ignored: the share follows from `taken`."""
 
     def take(self, fragments: CutFragments, films: Sequence[Film], wait: bool) -> bool:
-        """Send fragments to the pool and films to the page, and with ``wait`` wait until the pool has them.
+        """Send fragments to the pool and films to the page, and with ``wait`` wait until the pool has them; return whether sent.
 
         Without ``wait``, drops them while the last ones are in flight.
-
-        Returns:
-            Whether they were sent.
         """
         if self._sent is not None and not wait and not self.actors.executor.ready(self._sent):
             return False

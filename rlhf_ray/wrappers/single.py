@@ -13,9 +13,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.labelling.camera import Camera, camera_for
-from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.session import RewardSession
+from rlhf_ray.wrappers.session import RewardSession, Transform, Wait
 from rlhf_ray.wrappers.wrapper import PreferenceWrapper
 
 

@@ -28,10 +28,18 @@ from rlhf_ray.envs.observations import UnfitError, as_array, converted
 from rlhf_ray.labelling.camera import fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.wrappers.arguments import Transform, Wait, check_wait, seen_space, transform_for
 from rlhf_ray.wrappers.learning import LearningSession
 from rlhf_ray.wrappers.recorder import LatestStep, Recorder
-from rlhf_ray.wrappers.session import WINDOW, FixedSession, RewardSession
+from rlhf_ray.wrappers.session import (
+    WINDOW,
+    FixedSession,
+    RewardSession,
+    Transform,
+    Wait,
+    check_wait,
+    seen_space,
+    transform_for,
+)
 
 FIRST_WINDOW_CLIPS = 4
 """Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
@@ -338,7 +346,10 @@ class PreferenceWrapper:
         before, total = self._session.env_steps, self._session.total_env_steps
         self._session.count(steps)
         self._since += 1
-        if self._since >= self._window_now or before < total <= self._session.env_steps:
+        window = self._window
+        if self._session.people_wait:
+            window = min(window, FIRST_WINDOW_CLIPS * (self._session.fragments.length + 1))
+        if self._since >= window or before < total <= self._session.env_steps:
             self._since = 0
             self._session.send(self._recorder, self._source)
 
@@ -346,12 +357,6 @@ class PreferenceWrapper:
     def _records(self) -> bool:
         """Whether to record steps for clips."""
         return not self._paused and self._session.records
-
-    @property
-    def _window_now(self) -> int:
-        """Steps per environment between messages to the ring; fewer while people wait for the first clips."""
-        first = FIRST_WINDOW_CLIPS * (self._session.fragments.length + 1)
-        return min(self._window, first) if self._session.people_wait else self._window
 
     def _see(self, observations: Any) -> Array:
         """The reward model's observations, as a copy.

@@ -10,7 +10,7 @@ from rlhf_ray.actors import people
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.people import STOPPED_WITHIN, PageHandle, People
 from rlhf_ray.actors.synchronous import ActorRing
-from rlhf_ray.labelling.open_pages import OPEN_FOR
+from rlhf_ray.labelling.situation import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings

@@ -21,7 +21,7 @@ from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import FORMAT, Recording, load_transitions
-from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 POLE, PENDULUM = "CartPole-v1", "Pendulum-v1"

@@ -15,26 +15,20 @@ from rlhf_ray import envs
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.failures import explain
 from rlhf_ray.envs.checked import CheckedEnv, try_out
+from tests.envs.worlds import Gives
 
 
-class Env(gym.Env[Any, Any]):
+class Env(Gives):
     """Gives in its third step what it is told to: an observation, a reward, or something to do instead."""
 
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
     def __init__(self, observation: Any = (0.0, 0.0), reward: Any = 1.0, end: Any = False, instead: Any = None):
-        self.given, self.reward, self.end, self.instead, self.t = observation, reward, end, instead, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(2, np.float32), {}
+        super().__init__(gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), lambda step: np.zeros(2, np.float32))
+        self.given, self.reward, self.end, self.instead = observation, reward, end, instead
 
     def step(self, action: Any) -> Any:
-        self.t += 1
+        seen, *_ = super().step(action)
         if self.t < 3:
-            return np.zeros(2, np.float32), 0.0, False, False, {}
+            return seen, 0.0, False, False, {}
         if self.instead is not None:
             self.instead()
         return self.given, self.reward, self.end, False, {}
@@ -141,21 +135,16 @@ def test_floats_are_no_pixels() -> None:
 def test_every_environment_that_is_made_by_name_is_checked_and_tried_out() -> None:
     gym.register("BornFaulty-v0", entry_point=lambda: {}["asset.png"])
     gym.register("Faulty-v0", entry_point=lambda: Env(reward="good"), max_episode_steps=9)
-    try:
-        with pytest.raises(
-            FaultyEnvironmentError, match=r"Making environment BornFaulty-v0 raised KeyError: 'asset.png'"
-        ):
-            envs.make_env("BornFaulty-v0")
-        env = envs.make_env("Faulty-v0")
-        assert env.spec is not None
-        assert env.spec.max_episode_steps == 9
-        with pytest.raises(FaultyEnvironmentError, match="Faulty-v0, step 3 of episode 1: the reward is 'good'"):
-            try_out(env)
-        several = envs.make_vector_env("Faulty-v0", 2)
-        several.reset(seed=0)
+    with pytest.raises(FaultyEnvironmentError, match=r"Making environment BornFaulty-v0 raised KeyError: 'asset.png'"):
+        envs.make_env("BornFaulty-v0")
+    env = envs.make_env("Faulty-v0")
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 9
+    with pytest.raises(FaultyEnvironmentError, match="Faulty-v0, step 3 of episode 1: the reward is 'good'"):
+        try_out(env)
+    several = envs.make_vector_env("Faulty-v0", 2)
+    several.reset(seed=0)
+    several.step(np.zeros(2, np.int64))
+    several.step(np.zeros(2, np.int64))
+    with pytest.raises(FaultyEnvironmentError, match="the reward is 'good'"):
         several.step(np.zeros(2, np.int64))
-        several.step(np.zeros(2, np.int64))
-        with pytest.raises(FaultyEnvironmentError, match="the reward is 'good'"):
-            several.step(np.zeros(2, np.int64))
-    finally:
-        del gym.registry["BornFaulty-v0"], gym.registry["Faulty-v0"]

@@ -76,16 +76,13 @@ def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(
 ) -> None:
     name = f"mine/{kind.__name__}-v0"
     gymnasium.register(name, entry_point=SINGLE, vector_entry_point=kind, max_episode_steps=3)
-    try:
-        assert steps_together(name) is (kind is not Otherwise)
-        assert ("AutoresetMode.SAME_STEP" in caplog.text) is (kind is Otherwise)
-        envs = make_vector_env(name, 2)
-        assert isinstance(envs, SyncVectorEnv) is (kind is Otherwise)
-        assert isinstance(envs.unwrapped, kind) is (kind is not Otherwise)
-        envs.reset(seed=0)
-        assert [bool(envs.step(np.zeros(2, np.int64))[3].all()) for _ in range(3)] == [False, False, True]
-    finally:
-        del gymnasium.registry[name]
+    assert steps_together(name) is (kind is not Otherwise)
+    assert ("AutoresetMode.SAME_STEP" in caplog.text) is (kind is Otherwise)
+    envs = make_vector_env(name, 2)
+    assert isinstance(envs, SyncVectorEnv) is (kind is Otherwise)
+    assert isinstance(envs.unwrapped, kind) is (kind is not Otherwise)
+    envs.reset(seed=0)
+    assert [bool(envs.step(np.zeros(2, np.int64))[3].all()) for _ in range(3)] == [False, False, True]
 
 
 class Endless(Together):
@@ -171,19 +168,16 @@ def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so
     name = f"mine/{getattr(entry, '__name__', 'Gymnasium')}{''.join(options)}-v0"
     asked = {"entry_point": SINGLE, "max_episode_steps": 7, **options}
     gymnasium.register(name, vector_entry_point=entry, **asked)
-    try:
-        assert not steps_together(name)
-        (record,) = caplog.records
-        assert re.search(rf"^The vector_entry_point of {name} is not used.*: {said}\.$", record.getMessage())
-        envs, alone = make_vector_env(name, 2), make_env(name)
-        assert isinstance(envs, SyncVectorEnv)
-        envs.reset(seed=0)
-        alone.reset(seed=0)
-        steps = [envs.step(np.zeros(2, np.int64)) for _ in range(7)]
-        assert steps[-1][3].all() == (asked["max_episode_steps"] == 7)
-        assert steps[0][1].tolist() == [alone.step(0)[1]] * 2
-    finally:
-        del gymnasium.registry[name]
+    assert not steps_together(name)
+    (record,) = caplog.records
+    assert re.search(rf"^The vector_entry_point of {name} is not used.*: {said}\.$", record.getMessage())
+    envs, alone = make_vector_env(name, 2), make_env(name)
+    assert isinstance(envs, SyncVectorEnv)
+    envs.reset(seed=0)
+    alone.reset(seed=0)
+    steps = [envs.step(np.zeros(2, np.int64)) for _ in range(7)]
+    assert steps[-1][3].all() == (asked["max_episode_steps"] == 7)
+    assert steps[0][1].tolist() == [alone.step(0)[1]] * 2
 
 
 def test_options_are_compared_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,12 +185,9 @@ def test_options_are_compared_too(caplog: pytest.LogCaptureFixture) -> None:
         return Together(num_envs, **options)
 
     gymnasium.register("mine/Deaf-v0", entry_point=SINGLE, vector_entry_point=deaf, max_episode_steps=7)
-    try:
-        assert isinstance(make_vector_env("mine/Deaf-v0", 2).unwrapped, Together)
-        assert isinstance(make_vector_env("mine/Deaf-v0", 2, sutton_barto_reward=True), SyncVectorEnv)
-        assert of_one_copy("reward", "1", "0") in caplog.text
-    finally:
-        del gymnasium.registry["mine/Deaf-v0"]
+    assert isinstance(make_vector_env("mine/Deaf-v0", 2).unwrapped, Together)
+    assert isinstance(make_vector_env("mine/Deaf-v0", 2, sutton_barto_reward=True), SyncVectorEnv)
+    assert of_one_copy("reward", "1", "0") in caplog.text
 
 
 def test_rewards_of_copies_that_are_no_numbers_are_a_fault() -> None:
@@ -311,13 +302,10 @@ def test_procgen_is_imported_late_and_silently() -> None:
 
 def test_an_id_that_a_script_registered_is_known_where_the_environment_is_made() -> None:
     gymnasium.register("Scripted-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=7)
-    try:
-        taken_along = cloudpickle.dumps(EnvCreator("Scripted-v0"))
-        del gymnasium.registry["Scripted-v0"]  # as in another process
-        env = cloudpickle.loads(taken_along)({})
-        assert env.spec.max_episode_steps == 7
-    finally:
-        gymnasium.registry.pop("Scripted-v0", None)
+    taken_along = cloudpickle.dumps(EnvCreator("Scripted-v0"))
+    del gymnasium.registry["Scripted-v0"]  # as in another process
+    env = cloudpickle.loads(taken_along)({})
+    assert env.spec.max_episode_steps == 7
 
 
 def test_a_class_of_the_script_itself_is_known_where_the_environment_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,12 +314,9 @@ def test_a_class_of_the_script_itself_is_known_where_the_environment_is_made(mon
     script = sys.modules["__main__"]
     monkeypatch.setattr(script, "Own", PendulumEnv, raising=False)
     gymnasium.register("Own-v0", entry_point="__main__:Own", max_episode_steps=7)
-    try:
-        taken_along = cloudpickle.dumps(EnvCreator("Own-v0"))
-        del gymnasium.registry["Own-v0"]
-        monkeypatch.delattr(script, "Own")  # another process has another __main__
-        env = cloudpickle.loads(taken_along)({})
-        assert env.spec.max_episode_steps == 7
-        assert isinstance(env.unwrapped, PendulumEnv)
-    finally:
-        gymnasium.registry.pop("Own-v0", None)
+    taken_along = cloudpickle.dumps(EnvCreator("Own-v0"))
+    del gymnasium.registry["Own-v0"]
+    monkeypatch.delattr(script, "Own")  # another process has another __main__
+    env = cloudpickle.loads(taken_along)({})
+    assert env.spec.max_episode_steps == 7
+    assert isinstance(env.unwrapped, PendulumEnv)

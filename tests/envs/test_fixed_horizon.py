@@ -10,6 +10,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.fixed_horizon import FixedHorizon
+from tests.envs.worlds import Gives
 
 
 def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
@@ -52,19 +53,12 @@ BOX, THREE = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3, sta
     ids=str,
 )
 def test_the_last_observation_of_any_space_is_repeated_as_it_was(space: gym.Space[Any]) -> None:
-    class Ends(gym.Env[Any, Any]):
-        observation_space, action_space = space, gym.spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-            self.left = 3
+    def sampled(step: int) -> Any:
+        if not step:
             space.seed(0)
-            return space.sample(), {}
+        return space.sample()
 
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            self.left -= 1
-            return space.sample(), 1.0, self.left == 0, False, {}
-
-    env = TimeLimit(FixedHorizon(Ends()), 8)
+    env = TimeLimit(FixedHorizon(Gives(space, sampled, last=3)), 8)
     env.reset()
     steps = [env.step(0) for _ in range(8)]
     last = repr(steps[2][0])
@@ -84,14 +78,11 @@ def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix() -> None
 
     pays: Any = Pays
     gym.register("tests/Pays-v0", pays, max_episode_steps=5)
-    try:
-        for name in ("tests/Pays-v0", "fixed/tests/Pays-v0"):
-            env = make_env(name)
-            env.reset(seed=0)
-            reward = env.step(0)[1]
-            assert (type(reward), reward) == (float, 1.0)
-    finally:
-        del gym.registry["tests/Pays-v0"]
+    for name in ("tests/Pays-v0", "fixed/tests/Pays-v0"):
+        env = make_env(name)
+        env.reset(seed=0)
+        reward = env.step(0)[1]
+        assert (type(reward), reward) == (float, 1.0)
 
 
 def test_several_copies_begin_anew_together() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -10,15 +9,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from examples.worlds import WORLDS
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.envs.batches import GymBatch
+from tests.envs.worlds import Gives
 
-FIELDS = ("observations", "rewards", "terminated", "truncated")
+FIELDS = ("observations", "rewards", "terminated", "truncated", "causes")
 
 
-def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
+def check_states(name: str, before: int = 8, after: int = 60) -> EnvBatch:
     """States restored in another order, in another batch, repeat everything."""
     batch, other = make_batch(name, 3), make_batch(name, 3)
     batch.action_space.seed(0)
@@ -32,14 +33,17 @@ def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
     for t in range(before, before + after):
         ours, theirs = batch.step(actions[t]), other.step(actions[t][order])
         for field in FIELDS:
-            np.testing.assert_array_equal(getattr(theirs, field), getattr(ours, field)[order])
+            np.testing.assert_array_equal(getattr(theirs, field), np.array(getattr(ours, field))[order])
     other.close()
     return batch
 
 
 @pytest.mark.parametrize(
     "name",
-    ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CoinFlip-v0"],
+    [
+        *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "fixed/CartPole-v1"),
+        *(f"rlhf_ray/{name}-v0" for name in ("MovingDot", "CoinFlip", *WORLDS)),
+    ],
 )
 def test_restored_states_repeat_everything(name: str) -> None:
     check_states(name).close()
@@ -115,10 +119,8 @@ class Odd(gym.Env[Any, Any]):
 
 
 @pytest.fixture
-def odd() -> Iterator[None]:
+def odd() -> None:
     gym.register(NAME, entry_point=Odd, max_episode_steps=5)
-    yield
-    del gym.registry[NAME]
 
 
 def test_a_state_that_is_not_plain_is_one_line_unless_the_environment_saves_itself(odd: None) -> None:
@@ -164,26 +166,15 @@ def test_unknown_names_say_the_closest() -> None:
         make_batch("procgen/coinrun-simple", 1)
 
 
-class Tells(gym.Env[Any, Any]):
+class Tells(Gives):
     """Says about itself what its class has, and edits so."""
 
-    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
     said: Any = MappingProxyType({"hue": 1.0})
     edited: Any = np.ones(2, np.float32)
     edits: Any = ("paint",)
-    steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        self.steps += 1
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
     def describe(self) -> Any:
-        return self.said(self.steps) if callable(self.said) else self.said
+        return self.said(self.t) if callable(self.said) else self.said
 
     def edit(self, name: str) -> Any:
         if isinstance(self.edited, Exception):
@@ -192,12 +183,12 @@ class Tells(gym.Env[Any, Any]):
 
 
 @pytest.fixture
-def tells(monkeypatch: pytest.MonkeyPatch) -> Iterator[GymBatch]:
-    gym.register("Tells-v0", entry_point=lambda: Tells())
+def tells() -> GymBatch:
+    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    gym.register("Tells-v0", entry_point=lambda: Tells(box, lambda step: np.zeros(2, np.float32)))
     batch = GymBatch("Tells-v0", 2)
     batch.reset([0, 1])
-    yield batch
-    del gym.registry["Tells-v0"]
+    return batch
 
 
 def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
@@ -207,35 +198,27 @@ def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("what", "value", "message"),
     [
-        ({"hue": "red"}, r"describe\(\)\['hue'\] is 'red'; it must be a number"),
-        ({"hue": None}, r"describe\(\)\['hue'\] is None; it must be a number"),
-        ([1.0], "returns a list; it must return a dict"),
-        (lambda step: {"hue": 1.0} | ({"size": 2.0} if step else {}), "says size at some steps only"),
+        ("said", {"hue": "red"}, r"Tells-v0: describe\(\)\['hue'\] is 'red'; it must be a number"),
+        ("said", {"hue": None}, r"Tells-v0: describe\(\)\['hue'\] is None; it must be a number"),
+        ("said", [1.0], "Tells-v0: .*returns a list; it must return a dict"),
+        (
+            "said",
+            lambda step: {"hue": 1.0} | ({"size": 2.0} if step else {}),
+            "Tells-v0: .*says size at some steps only",
+        ),
+        ("edited", None, "returns None; it must return the new observation"),
+        ("edited", np.ones(3), r"returns an array of shape \[3\]; .*of shape \[2\]"),
+        ("edited", KeyError("paint"), r"edit\('paint'\) raises KeyError"),
     ],
 )
-def test_what_an_environment_says_wrongly_is_named(
-    said: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
+def test_what_an_environment_says_wrongly_and_an_edit_that_fails_are_named(
+    what: str, value: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tells, "said", staticmethod(said) if callable(said) else said)
-    with pytest.raises(FaultyEnvironmentError, match=f"Tells-v0: .*{message}"):  # noqa: PT012 - one of both
+    monkeypatch.setattr(Tells, what, staticmethod(value) if callable(value) else value)
+    with pytest.raises(FaultyEnvironmentError, match=message):  # noqa: PT012 - one of them
         tells.describe()
         tells.step(np.array([0, 0]))
         tells.describe()
-
-
-@pytest.mark.parametrize(
-    ("edited", "message"),
-    [
-        (None, "returns None; it must return the new observation"),
-        (np.ones(3), r"returns an array of shape \[3\]; .*of shape \[2\]"),
-        (KeyError("paint"), r"edit\('paint'\) raises KeyError"),
-    ],
-)
-def test_an_edit_that_fails_is_named(
-    edited: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Tells, "edited", edited)
-    with pytest.raises(FaultyEnvironmentError, match=message):
         tells.edit("paint")

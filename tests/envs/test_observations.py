@@ -17,6 +17,7 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.envs.checked import CheckedVectorEnv
 from rlhf_ray.envs.observations import Say, UnfitError, fitting
 from tests.envs.test_shared_arrays import ScribblesTogether
+from tests.envs.worlds import Gives
 
 VECTOR = spaces.Box(-1.0, np.array([1.0, np.inf], np.float32), (2,), np.float32)
 COUNTS = spaces.Box(0, 10, (2,), np.int32)
@@ -142,32 +143,16 @@ def test_what_has_other_parts_is_refused() -> None:
     assert pickle.loads(pickle.dumps(both))({"a": np.zeros(2), "b": np.zeros(2)})["a"].dtype == np.float32  # noqa: S301
 
 
-class Odd(gym.Env[Any, Any]):
-    """Its Dict has a choice that is none in the second step."""
-
-    observation_space = spaces.Dict({"x": VECTOR, "mode": spaces.Discrete(3)})
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.mode = 2
-        return {"x": np.zeros(2, np.float32), "mode": self.mode}, {}
-
-    def step(self, action: Any) -> Any:
-        self.mode += 1
-        return {"x": np.zeros(2, np.float32), "mode": self.mode}, 0.0, False, False, {}
-
-
 def test_environments_of_a_name_are_checked_in_every_part() -> None:
-    gym.register("Odd-v0", Odd, max_episode_steps=9)
-    try:
-        env = make_env("Odd-v0")
-        assert env.reset(seed=0)[0].tolist() == [0.0, 0.0, 1.0] or len(env.reset(seed=0)[0]) == 5
-        with pytest.raises(
-            FaultyEnvironmentError, match=r"Odd-v0, step 1 of episode \d: .*part \['mode'\], with the value 3"
-        ):
-            env.step(0)
-    finally:
-        del gym.registry["Odd-v0"]
+    space = spaces.Dict({"x": VECTOR, "mode": spaces.Discrete(3)})
+    odd: Any = lambda: Gives(space, lambda step: {"x": np.zeros(2, np.float32), "mode": 2 + step})  # noqa: E731
+    gym.register("Odd-v0", odd, max_episode_steps=9)
+    env = make_env("Odd-v0")
+    assert env.reset(seed=0)[0].tolist() == [0.0, 0.0, 1.0] or len(env.reset(seed=0)[0]) == 5
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"Odd-v0, step 1 of episode \d: .*part \['mode'\], with the value 3"
+    ):
+        env.step(0)
 
 
 def test_a_vector_environment_is_checked_too(caplog: pytest.LogCaptureFixture) -> None:

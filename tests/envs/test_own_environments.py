@@ -1,16 +1,19 @@
-"""CartPoleFixed, AcrobotFixed and MovingDot: their physics, rewards and pictures. What holds for all is in test_conformance.py."""
+"""CartPoleFixed, AcrobotFixed, MovingDot, Pendulum: physics, rewards and pictures. What holds for all: test_conformance.py."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from rlhf_ray.envs import make_env
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.moving_dot import MovingDot
 
 CARTPOLE, ACROBOT, DOT = (f"rlhf_ray/{name}-v0" for name in ("CartPoleFixed", "AcrobotFixed", "MovingDot"))
@@ -122,3 +125,26 @@ def test_the_dot_starts_anywhere_and_can_reach_the_middle() -> None:
     assert reward == 0.0
     with pytest.raises(ValueError, match="human"):
         MovingDot(render_mode="human")
+
+
+def test_torques_beyond_the_largest_count_as_the_largest() -> None:
+    envs = make_vector_env("Pendulum-v1", 2)
+    ends = []
+    for torque in (2.0, 50.0):
+        envs.reset(seed=0)
+        ends.append(envs.step(np.full((2, 1), torque, np.float32)))
+    np.testing.assert_array_equal(ends[0][0], ends[1][0])
+    np.testing.assert_array_equal(ends[0][1], ends[1][1])
+
+
+def test_actions_that_are_no_numbers_are_the_policy_s_fault() -> None:
+    envs = make_vector_env("Pendulum-v1", 3)
+    envs.reset(seed=0)
+    with pytest.raises(FaultyEnvironmentError, match=r"the policy acts with .*nan.* Lower the learning rate"):
+        envs.step(np.array([[0.0], [np.nan], [1.0]], np.float32))
+
+
+def test_steps_need_a_reset_first() -> None:
+    envs: Any = make_vector_env("Pendulum-v1", 2)
+    with pytest.raises(ResetNeeded):
+        envs.unwrapped.step(np.zeros((2, 1), np.float32))

@@ -203,7 +203,6 @@ def simulator(request: pytest.FixtureRequest) -> Iterator[str]:
     gym.register(ID, entry_point=made, max_episode_steps=4, kwargs={"ever": request.param})
     yield ID
     Simulator.running = False
-    del gym.registry[ID]
 
 
 def played(env: gym.Env[Any, Any]) -> list[Any]:
@@ -244,8 +243,5 @@ def test_what_can_t_be_made_at_all_is_a_fault(before: bool) -> None:
         make_env(name).close()  # type: ignore[no-untyped-call]
     del gym.registry[name]
     gym.register(name, entry_point=made, kwargs={"ever": False, "broken": True})
-    try:
-        with pytest.raises(FaultyEnvironmentError, match=r"Making environment .* raised RuntimeError: it is running"):
-            make_env(name)
-    finally:
-        del gym.registry[name]
+    with pytest.raises(FaultyEnvironmentError, match=r"Making environment .* raised RuntimeError: it is running"):
+        make_env(name)

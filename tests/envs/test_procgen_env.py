@@ -13,8 +13,7 @@ from procgen import ProcgenGym3Env
 from procgen.env import DISTRIBUTION_MODE_DICT, ENV_NAMES, EXPLORATION_LEVEL_SEEDS
 
 from rlhf_ray.envs import make_env, make_vector_env
-from rlhf_ray.envs.procgen import ProcgenVectorEnv
-from rlhf_ray.envs.procgen_settings import GAMES, modes_of
+from rlhf_ray.envs.procgen import GAMES, ProcgenVectorEnv, modes_of
 from rlhf_ray.envs.procgen_state import without_time_limit
 
 STAY, RIGHT, RIGHT_AND_UP = 4, 7, 8
@@ -63,8 +62,8 @@ def _roll(envs: ProcgenVectorEnv, seed: int, actions: NDArray[np.int64]) -> list
     return finished
 
 
-def _assert_like_untouched_procgen(game: str, mode: str, episode: Episode) -> None:
-    """Plays the episode's actions in a procgen of one game that nothing of ours has touched."""
+def _assert_like_untouched_procgen(game: str, mode: str, episode: Episode, cut: bool = False) -> None:
+    """Plays the episode's actions in a procgen of one game that nothing of ours has touched; a cut one goes on there."""
     level = {} if mode == "exploration" else {"start_level": episode.level, "num_levels": 1}
     reference = ProcgenGym3Env(num=1, env_name=game, distribution_mode=mode, num_threads=0, **level)
     _, observation, _ = reference.observe()
@@ -74,12 +73,12 @@ def _assert_like_untouched_procgen(game: str, mode: str, episode: Episode) -> No
         reference.act(np.array([action]))
         reward, observation, first = reference.observe()
         assert reward[0] == episode.rewards[step]
-        assert first[0] == (step == last)
-        if step < last:
+        assert first[0] == (step == last and not cut)
+        if step < last or cut:
             assert np.array_equal(observation["rgb"][0], episode.observations[step + 1])
         elif episode.terminated:
             assert np.array_equal(episode.observations[-2], episode.observations[-1])
-    assert reference.get_info()[0]["prev_level_complete"] == episode.level_complete
+    assert cut or reference.get_info()[0]["prev_level_complete"] == episode.level_complete
     reference.close()
 
 
@@ -130,20 +129,7 @@ def test_a_truncated_episode_ends_in_its_true_last_frame() -> None:
         assert cut
         for episode in cut:
             assert len(episode.actions) == 11
-            reference = ProcgenGym3Env(
-                num=1,
-                env_name="starpilot",
-                distribution_mode="easy",
-                num_threads=0,
-                start_level=episode.level,
-                num_levels=1,
-            )
-            for action in episode.actions:
-                reference.act(np.array([action]))
-            reward, observation, first = reference.observe()
-            assert not first[0]
-            assert reward[0] == episode.rewards[-1]
-            assert np.array_equal(observation["rgb"][0], episode.observations[-1])
+            _assert_like_untouched_procgen("starpilot", "easy", episode, cut=True)
 
 
 def test_episodes_may_be_longer_than_procgens() -> None:

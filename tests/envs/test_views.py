@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlhf_ray.data.views import action_view_of
 from rlhf_ray.envs import Viewed, check_spaces, notes, view_of, viewed
+from tests.envs.worlds import Gives
 
 VECTOR = spaces.Box(-1.0, 2.0, (3,))
 COLOUR = spaces.Box(0, 255, (20, 24, 3), np.uint8)
@@ -118,21 +119,8 @@ def test_numbers_beside_an_image_are_channels_of_their_own() -> None:
     assert np.array_equal(seen[..., 2:], image)
 
 
-class Remembers(gym.Env[Any, Any]):
-    """Keeps the last action."""
-
-    observation_space = VECTOR
-
-    def __init__(self, action_space: gym.Space[Any]):
-        self.action_space = action_space
-
-    def reset(self, **arguments: Any) -> Any:
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action
-        self.action = action
-        return self.observation_space.sample(), 0.0, False, False, {}
+def remembers(actions: gym.Space[Any]) -> Gives:
+    return Gives(VECTOR, lambda step: VECTOR.sample(), actions)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +135,11 @@ class Remembers(gym.Env[Any, Any]):
     ],
 )
 def test_actions_reach_the_environment_as_its_own(space: gym.Space[Any], given: Any, expected: Any) -> None:
-    inner = Remembers(space)
+    inner = remembers(space)
     env = viewed(inner)
     check_spaces(env.observation_space, env.action_space, "Some-v0")
     env.step(given)
+    assert space.contains(inner.action)
     assert np.array_equal(inner.action, expected)
 
 
@@ -180,9 +169,9 @@ def test_whole_numbers_without_end_are_no_choices() -> None:
 
 
 def test_an_environment_that_needs_no_view_is_not_wrapped() -> None:
-    env = Remembers(spaces.MultiDiscrete([2, 3]))
+    env = remembers(spaces.MultiDiscrete([2, 3]))
     assert viewed(env) is env
-    assert isinstance(viewed(Remembers(spaces.MultiBinary(2))), Viewed)
+    assert isinstance(viewed(remembers(spaces.MultiBinary(2))), Viewed)
 
 
 def test_discrete_parts_beside_an_image_are_one_hot_channels() -> None:
@@ -213,21 +202,12 @@ def test_numbers_beside_an_image_are_not_lost_in_formal_bounds() -> None:
 
 def test_formal_bounds_of_actions_do_not_scale_them() -> None:
     low, high = np.array([[-np.finfo(np.float32).max, -1.0]], np.float32), np.array([[1e38, 1.0]], np.float32)
-    env = _Still(VECTOR, spaces.Box(low, high))
+    env = remembers(spaces.Box(low, high))
     seen = viewed(env)
     assert seen.action_space == spaces.Box(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]), dtype=np.float32)
     seen.step(np.array([3.0, 2.0], np.float32))
-    assert env.given.tolist() == [[3.0, 1.0]]  # cut to what the environment declares
+    assert env.action.tolist() == [[3.0, 1.0]]  # cut to what the environment declares
     assert "actions" in notes(seen)[0]
-    sane = viewed(_Still(VECTOR, spaces.Box(-1000.0, 1000.0, (1,))))
+    sane = viewed(remembers(spaces.Box(-1000.0, 1000.0, (1,))))
     assert sane.action_space == spaces.Box(-1000.0, 1000.0, (1,))
     assert notes(sane) == []
-
-
-class _Still(gym.Env[Any, Any]):
-    def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]):
-        self.observation_space, self.action_space = observations, actions
-
-    def step(self, action: Any) -> Any:
-        self.given = action
-        return self.observation_space.sample(), 0.0, False, False, {}

@@ -26,24 +26,6 @@ def _play(batch, levels, steps, seed):
 
 
 @worlds
-def test_a_restored_copy_repeats_everything_wherever_it_is_in_the_batch(name):
-    batch, other = make_batch(name, 32), make_batch(name, 32)
-    _play(batch, range(100, 132), 7, seed=0)  # some have ended, some are in the air
-    assert len(set(batch.state["step"].tolist())) > (1 if batch.causes else 0)
-    states, order = batch.states(), np.random.default_rng(1).permutation(32)
-    other.restore([states[i] for i in order])
-    np.testing.assert_array_equal(other.observe(), batch.observe()[order])
-    for actions in np.random.default_rng(2).integers(batch.action_space.n, size=(60, 32)):
-        one, two = batch.step(actions), other.step(actions[order])
-        np.testing.assert_array_equal(two.observations, one.observations[order])
-        np.testing.assert_array_equal(two.rewards, one.rewards[order])
-        np.testing.assert_array_equal(two.terminated, one.terminated[order])
-        np.testing.assert_array_equal(two.truncated, one.truncated[order])
-        assert list(two.causes) == [one.causes[i] for i in order]
-    assert other.states() == [batch.states()[i] for i in order]
-
-
-@worlds
 def test_a_level_is_the_same_alone_and_in_any_batch(name):
     many, _ = make_batch(name, 9), None
     steps, table = _play(many, range(40, 49), 30, seed=3)

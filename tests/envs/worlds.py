@@ -1,7 +1,9 @@
-"""What the tests of worlds with a known reward share."""
+"""What the tests of environments share."""
 
+from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
@@ -34,3 +36,20 @@ def reward_table(reward: RewardFunction, observations: np.ndarray, actions: int,
     count = len(observations)
     before, action, after = (part.ravel() for part in np.indices((count, actions, count)))
     return reward(observations[before], action, observations[after], terminal[after]).reshape(count, actions, count)
+
+
+class Gives(gymnasium.Env[Any, Any]):
+    """Shows what ``seen`` makes of the number of the step, keeps the last action, and ends at step ``last``."""
+
+    def __init__(self, space: Any, seen: Callable[[int], Any], actions: Any = None, last: int | None = None):
+        self.observation_space, self.action_space = space, actions or gymnasium.spaces.Discrete(2)
+        self.seen, self.last, self.t = seen, last, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.seen(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t, self.action = self.t + 1, action
+        return self.seen(self.t), 1.0, self.t == self.last, False, {}

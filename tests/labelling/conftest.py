@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.browsers import chromium
 from tests.labelling.at_the_app import enter
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, Served, served
+from tests.labelling.office import Office
 
 
 @pytest.fixture
@@ -51,6 +53,11 @@ def context(kept_context: BrowserContext) -> Iterator[BrowserContext]:
     page.goto("about:blank")
     page.set_viewport_size({"width": 1280, "height": 720})
     kept_context.clear_cookies()
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "store")
 
 
 @pytest.fixture

@@ -1,32 +1,26 @@
-"""A desk in memory with real small films: coloured squares that move. And the app around it, served by uvicorn in a thread.
-
-Run as a program (`python tests/labelling/fake_desk.py`), it serves a page to look at.
-"""
+"""A desk in memory with real small films: coloured squares that move. And the app around it, served by uvicorn in a thread."""
 
 import hashlib
-import io
 import re
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Response
-from PIL import Image
 from starlette.types import Receive, Scope, Send
 
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.app import create_app
-from rlhf_ray.labelling.films import FilmInfo
+from rlhf_ray.labelling.films import FilmInfo, film
 from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
 from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
@@ -51,17 +45,16 @@ def square_frames(number: int, frames: int = 24, size: int = 32, seed: int = 0) 
     return picture
 
 
-def sheet(frames: np.ndarray, columns: int) -> bytes:
-    """Frames side by side as lossless WebP."""
-    count, height, width, _ = frames.shape
-    rows = -(-count // columns)
-    picture = np.zeros((rows * height, columns * width, 3), np.uint8)
-    for k, frame in enumerate(frames):
-        row, column = divmod(k, columns)
-        picture[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "WEBP", lossless=True)
-    return file.getvalue()
+COLUMNS = (
+    *("name", "labels", "seconds_per_label", "left_share", "catch_accuracy", "agreement"),
+    *("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind"),
+)
+ANNOTATORS = (
+    ("ada", 128, 2.4, 0.49, 0.96, 0.91, 0.02, 0.0, 0.05, "few"),
+    ("grace", 96, 3.1, 0.53, 0.92, 0.88, 0.12, 0.08, 0.17, "some"),
+    ("hurried", 210, 0.7, 0.81, 0.55, 0.57, 0.47, 0.36, 0.58, "guesses"),
+    ("new", 2, 5.0, 0.5, None, 1.0, None, None, None, None),
+)
 
 
 @dataclass
@@ -79,14 +72,12 @@ class FakeDesk:
     Attributes:
         pairs: how many questions there are.
         fail_answers: the next so many answers raise OSError.
-        pixelated: how the films say they want to be shown.
         told: what `progress` tells, over what it would.
         doubted, reviews: answers to look at again, and who said what of which.
     """
 
     pairs: int = 200
     fail_answers: int = 0
-    pixelated: bool = True
     episode_ended: bool = True
     size: int = 32
     zoom: int | None = None
@@ -103,7 +94,6 @@ class FakeDesk:
     ended: bool = False
     closed: list[str] = field(default_factory=list)
     heard_the_end: set[str | None] = field(default_factory=set)
-    doubled: int = 0
     calls: int = 0
     texts: Texts = IN_ENGLISH
     doubted: list[Doubt] = field(default_factory=list)
@@ -115,11 +105,9 @@ class FakeDesk:
 
     def make_film(self, number: int, frames: int) -> FilmInfo:
         picture = square_frames(number, frames, self.size)
-        columns = 6
-        content = sheet(picture, columns)
-        film_id = hashlib.sha256(content + bytes([self.pixelated])).hexdigest()
-        self.sheets[film_id], self.arrays[film_id] = content, picture
-        return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated, self.zoom)
+        made = film(hashlib.sha256(picture.tobytes()).hexdigest(), picture, pixelated=True)
+        self.sheets[made.info.id], self.arrays[made.info.id] = made.sheet, picture
+        return replace(made.info, zoom=self.zoom)
 
     def show(self, annotator: str, pair: int) -> ShownQuestion:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
@@ -134,10 +122,7 @@ class FakeDesk:
         self.calls += 1
         await self.renew(annotator, [lease for lease in holding if lease in self.known])
         most = 0 if self.ended else min(count, len(self.open))
-        shown = [self.show(annotator, self.open.popleft()) for _ in range(most)]
-        held = [leased.pair for leased in self.leases.values()]
-        self.doubled += len(held) - len(set(held))
-        return shown
+        return [self.show(annotator, self.open.popleft()) for _ in range(most)]
 
     async def answer(self, annotator: str, given: AnswerRequest) -> None:
         if self.fail_answers:
@@ -199,9 +184,8 @@ class FakeDesk:
         return self.sheets.get(film_id)
 
     async def episode(self) -> dict[str, Any] | None:
-        film = self.make_film(7777, 90)
         return {
-            "film": asdict(film),
+            "film": asdict(self.make_film(7777, 90)),
             "fps": 15.0,
             "env_steps": 12_288,
             "policy_version": 6,
@@ -211,16 +195,14 @@ class FakeDesk:
         }
 
     async def progress(self, annotator: str) -> dict[str, Any]:
-        own = [
-            given for name, given, _ in self.answers if name == annotator and given.answer in ("left", "right", "equal")
-        ]
-        labels = [given for _, given, _ in self.answers if given.answer in ("left", "right", "equal")]
+        labels = [name for name, given, _ in self.answers if given.answer in ("left", "right", "equal")]
+        own = labels.count(annotator)
         minutes = (time.monotonic() - self.started) / 60
         return {
             "labels": len(labels),
             "wanted": self.pairs,
-            "own": len(own),
-            "per_minute": round(len(own) / max(minutes, 0.2), 1),
+            "own": own,
+            "per_minute": round(own / max(minutes, 0.2), 1),
             "queue": len(self.open),
             "env_steps": 12_288,
             "total_env_steps": 100_000,
@@ -234,36 +216,20 @@ class FakeDesk:
         return {"ended": self.ended, "over": "Done. Thank you! You can close this page." if self.ended else None}
 
     async def statistics(self) -> dict[str, Any]:
-        def row(
-            name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float, wrong: Any
-        ) -> dict[str, Any]:
-            return {
-                "name": name,
-                "labels": labels,
-                "skips": labels // 20,
-                "incomparable": labels // 40,
-                "seconds_per_label": seconds,
-                "left_share": left,
-                "one_sided": left > 0.7,
+        rows = []
+        for values in ANNOTATORS:
+            one = dict(zip(COLUMNS, values, strict=True))
+            caught = one["catch_accuracy"] is not None
+            counts = {"catches": 12 * caught, "catch_accuracy_of": 9 * caught, "self_consistency_of": 3 * caught}
+            shares = {
                 "ties": 0.08,
-                "mostly_equal": False,
-                "catch_accuracy": catch,
-                "catch_accuracy_of": 0 if catch is None else 9,
-                "catches": 0 if catch is None else 12,
-                "self_consistency": None if catch is None else 0.9,
-                "self_consistency_of": 0 if catch is None else 3,
-                "agreement": agreement,
+                "self_consistency": 0.9 if caught else None,
                 "agreement_of": 14,
-                **dict(zip(("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind"), wrong, strict=True)),
-                "weight": self.weights.get(name, 1.0),
+                "mostly_equal": False,
             }
-
-        rows = [
-            row("ada", 128, 2.4, 0.49, 0.96, 0.91, (0.02, 0.0, 0.05, "few")),
-            row("grace", 96, 3.1, 0.53, 0.92, 0.88, (0.12, 0.08, 0.17, "some")),
-            row("hurried", 210, 0.7, 0.81, 0.55, 0.57, (0.47, 0.36, 0.58, "guesses")),
-            row("new", 2, 5.0, 0.5, None, 1.0, (None,) * 4),
-        ]
+            skipped = {"skips": one["labels"] // 20, "incomparable": one["labels"] // 40}
+            judged = {"one_sided": one["left_share"] > 0.7, "weight": self.weights.get(one["name"], 1.0)}
+            rows.append(one | counts | shares | skipped | judged)
         shared = {"shared_pairs": 40, "alpha": 0.71, "alpha_words": "good enough for tentative conclusions"}
         return {"labels": 436, **shared, "raw_agreement": 0.86, "chance_agreement": 0.52, "annotators": rows}
 
@@ -311,20 +277,14 @@ def in_front_of(app: FastAPI, site: Served) -> Callable[[Scope, Receive, Send], 
 
 
 @contextmanager
-def served(
-    desk: FakeDesk,
-    names: Sequence[str] = ("ada", "grace"),
-    port: int = 0,
-    title: str = "Moving squares",
-    texts: Texts = IN_ENGLISH,
-    instructions: str = "Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>",
-) -> Iterator[Served]:
+def served(desk: FakeDesk, texts: Texts = IN_ENGLISH) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
-    sessions = Sessions.create(names)
+    sessions = Sessions.create(["ada", "grace"])
     desk.texts = texts
-    app = create_app(desk, sessions, LabellingSettings(instructions=instructions), title)
+    told = "Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>"
+    app = create_app(desk, sessions, LabellingSettings(instructions=told), "Moving squares")
     listening = socket.socket()
-    listening.bind(("127.0.0.1", port))
+    listening.bind(("127.0.0.1", 0))
     site = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
     server = uvicorn.Server(
         uvicorn.Config(in_front_of(app, site), log_level="warning", access_log=False, lifespan="off")
@@ -336,10 +296,3 @@ def served(
     yield site
     server.should_exit = server.force_exit = True
     thread.join(10)
-
-
-if __name__ == "__main__":
-    with served(FakeDesk(), port=int(sys.argv[1]) if len(sys.argv) > 1 else 0) as page:
-        for name in page.sessions.people:
-            print(name, page.link(name), flush=True)
-        threading.Event().wait()

@@ -62,12 +62,21 @@ class Office:
             self.desk.show(films_of(pairs))
         await self.desk.ask(number, pairs)
 
+    async def next(self, who: str) -> ShownQuestion:
+        (shown,) = await self.desk.next(who, 1, [])
+        return shown
+
     async def give(self, who: str, shown: ShownQuestion, answer: str, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)
         await self.desk.answer(
             who, AnswerRequest(event_id=event, lease=shown.lease, answer=answer, view_ms=700, key="ArrowLeft")
         )
         return event
+
+    async def answer_all(self, pairs: Pairs, who: str = "ada", answer: str = "left") -> list[str]:
+        """Ask about these pairs alone, and let somebody answer each; their events."""
+        await self.ask(0, pairs)
+        return [await self.give(who, shown, answer) for shown in await self.desk.next(who, len(pairs), [])]
 
     def rows(self) -> list[dict[str, Any]]:
         return PreferenceStore(self.store.path).events().to_pylist()  # from the disk

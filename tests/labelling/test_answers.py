@@ -1,8 +1,6 @@
 """Another answer takes one declaration: its button, keys, event, what fits learn, and its count follow from it."""
 
-import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,21 +29,12 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, PUZZLING.name, PUZZLING)
 
 
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
-
-
-async def answered(office: Office, *answers: str) -> None:
-    await office.ask(0, pairs_of(len(answers)))
-    for each in answers:
-        (shown,) = await office.desk.next("ada", 1, [])
-        await office.give("ada", shown, each)
-
-
+@pytest.mark.anyio
 @pytest.mark.usefixtures("declared")
-def test_another_answer_is_stored_fitted_to_and_counted(office: Office) -> None:
-    asyncio.run(answered(office, "puzzling", "left", "puzzling", "skip"))
+async def test_another_answer_is_stored_fitted_to_and_counted(office: Office) -> None:
+    await office.ask(0, pairs_of(4))
+    for each in ("puzzling", "left", "puzzling", "skip"):
+        await office.give("ada", await office.next("ada"), each)
     rows = office.rows()
     assert [(row["kind"], row["preference"]) for row in rows][::2] == [("label", 0.5)] * 2
     assert [json.loads(row["extra"])["answer"] for row in rows] == ["puzzling", "left", "puzzling", "skip"]

@@ -5,6 +5,8 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,43 +33,72 @@ def with_films(count: int, number: int) -> tuple[Pairs, list[Film]]:
     return pairs, films_of(pairs)
 
 
-def gather(store: Path, comparisons: int, work: Any, names: tuple[str, ...] = ("ada",)) -> dict[str, str]:
-    """Serve the page while ``work`` does with ada's link what people do; the links."""
-    given: dict[str, str] = {}
-    over = threading.Event()
+class Page(Person):
+    """A person whose browser says which page asks."""
 
-    def do(link: str) -> None:
+    page = "a" * 32
+
+    def ask(self) -> dict[str, Any]:
+        return self.post("/api/questions", {"count": 1, "holding": [], "page": self.page})
+
+    def first(self) -> dict[str, Any]:
+        """The next question, once there is one."""
+        while not (questions := self.ask()["questions"]):
+            time.sleep(0.02)
+        question: dict[str, Any] = questions[0]
+        return question
+
+    def answer_one(self) -> dict[str, Any]:
+        question = self.first()
+        self.answer(question, "left")
+        return question
+
+
+@dataclass
+class Gathered:
+    held: int
+    links: dict[str, str]
+    after: float
+    """Seconds from the end of the work to that of the server."""
+
+
+def gather(
+    store: Path,
+    work: Callable[[dict[str, str]], Any],
+    comparisons: int = 3,
+    stop: Callable[[], bool] | None = None,
+    on_end: Any = lambda pages: None,
+    **options: Any,
+) -> Gathered:
+    """Serve the page while ``work`` does with the links what people do, or until ``stop``."""
+    links: dict[str, str] = {}
+    ends: list[float] = []
+
+    def do() -> None:
         try:
-            work(link)
+            work(links)
         finally:
-            over.set()
+            ends.append(time.monotonic())
 
-    def invite(links: dict[str, str]) -> None:
-        given.update(links)
-        threading.Thread(target=do, args=(links["ada"],)).start()
+    worker = threading.Thread(target=do)
 
-    settings = LabellingSettings(annotators=names, port=0, catch_share=0.0)
-    held = collect(
-        with_films,
-        store,
-        settings,
-        comparisons=3,
-        invite=invite,
-        stop=over.is_set,
-    )
-    assert held == comparisons
-    return given
+    def invite(given: dict[str, str]) -> None:
+        links.update(given)
+        worker.start()
+
+    settings = LabellingSettings(**{"annotators": ("ada",), "port": 0, "catch_share": 0.0} | options)
+    over = stop or (lambda: bool(ends))
+    held = collect(with_films, store, settings, comparisons=comparisons, invite=invite, stop=over, on_end=on_end)
+    ended = time.monotonic()
+    worker.join()
+    return Gathered(held, links, ended - ends[0])
 
 
-def ask(person: Person) -> dict[str, Any]:
-    """The next question, once there is one."""
-    while (question := person.question()) is None:
-        time.sleep(0.02)
-    return question
+def never() -> bool:
+    return False
 
 
 def test_nobody_waits_for_the_second_opinions_of_somebody_who_only_has_the_page_open(tmp_path: Path) -> None:
-    threads: list[threading.Thread] = []
     waited: list[bool] = []
 
     def label(links: dict[str, str]) -> None:
@@ -78,59 +109,48 @@ def test_nobody_waits_for_the_second_opinions_of_somebody_who_only_has_the_page_
                 ada.answer(question, "left")
         waited.append(len(ada.acknowledged) < 3)
 
-    def invite(links: dict[str, str]) -> None:
-        threads.append(threading.Thread(target=label, args=(links,)))
-        threads[0].start()
-
-    settings = LabellingSettings(annotators=("ada", "bob"), port=0, catch_share=0.0, overlap_share=1.0)
-    held = collect(with_films, tmp_path / "labels", settings, comparisons=3, invite=invite, stop=lambda: bool(waited))
-    threads[0].join()
+    held = gather(tmp_path / "labels", label, annotators=("ada", "bob"), overlap_share=1.0).held
     assert (held, waited) == (3, [False])
-
-
-def token(link: str) -> str:
-    return link.split("#token=")[1]
 
 
 def test_links_sessions_and_kept_answers_outlive_a_restart(tmp_path: Path) -> None:
     store = tmp_path / "labels"
     left: dict[str, Any] = {}
 
-    def label_one(link: str) -> None:
-        person = Person(link, store)
-        person.answer(ask(person), "left")
-        left.update(cookies=dict(person.client.cookies), lease=ask(person)["lease"])
+    def label_one(links: dict[str, str]) -> None:
+        page = Page(links["ada"], store)
+        page.answer_one()
+        left.update(cookies=dict(page.client.cookies), lease=page.first()["lease"])
 
-    def send_what_was_kept(link: str) -> None:
-        base = link.split("/#")[0]
+    def send_what_was_kept(links: dict[str, str]) -> None:
+        base = links["ada"].split("/#")[0]
         answer = {"event_id": secrets.token_hex(16), "lease": left["lease"], "answer": "right"}
         reply = httpx.post(f"{base}/api/answers", json=answer, cookies=left["cookies"], headers={"origin": base})
         assert reply.status_code == 200, reply.text
 
-    first = gather(store, 1, label_one)
-    again = gather(store, 2, send_what_was_kept)
-    assert first == again  # the port too
+    first, again = gather(store, label_one), gather(store, send_what_was_kept)
+    assert (first.held, again.held) == (1, 2)
+    assert first.links == again.links  # the port too
     kept = sessions_file(PreferenceStore(store))
-    assert (
-        kept == tmp_path / "labels.labelling.json"
-    )  # beside the store: whoever is given the store is not given the links
+    # Beside the store: whoever is given the store is not given the links.
+    assert kept == tmp_path / "labels.labelling.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
 def test_a_page_whose_port_is_taken_moves_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def look(link: str) -> None:
-        Person(link, tmp_path / "labels")
+    def link() -> str:
+        return gather(tmp_path / "labels", lambda links: Person(links["ada"], tmp_path / "labels")).links["ada"]
 
-    before = gather(tmp_path / "labels", 0, look)["ada"]
+    before = link()
     port = urlsplit(before).port
     with socket.create_server(("127.0.0.1", port)):
-        after = gather(tmp_path / "labels", 0, look)["ada"]
-    assert token(after) == token(before)
+        after = link()
+    assert after.split("#token=")[1] == before.split("#token=")[1]
     moved = urlsplit(after).port
     assert [r.getMessage() for r in caplog.records if r.name.startswith("rlhf_ray")] == [
         f"Another process uses port {port}, the page's last port. The page is now at port {moved}."
     ]
-    assert gather(tmp_path / "labels", 0, look)["ada"] == after  # where it was last
+    assert link() == after  # where it was last
 
 
 def test_where_nothing_can_be_kept_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,44 +162,11 @@ def test_where_nothing_can_be_kept_beside_the_store(tmp_path: Path, monkeypatch:
 def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "labels.labelling.json").write_text("{}")
     with pytest.raises(SettingError, match=r"labels\.labelling\.json is not a file of annotators .*; delete it"):
-        gather(tmp_path / "labels", 1, lambda link: None)
+        gather(tmp_path / "labels", lambda links: None)
 
 
-class Page(Person):
-    """A person whose browser says which page asks."""
-
-    page = "a" * 32
-
-    def ask(self) -> dict[str, Any]:
-        return self.post("/api/questions", {"count": 1, "holding": [], "page": self.page})
-
-
-def collect_from(store: Path, work: Any, **arguments: Any) -> tuple[int, float]:
-    """The number of comparisons, of 1, and the seconds from the end of ``work`` in a browser's stead to that of the server."""
-    done: list[float] = []
-
-    def do(link: str) -> None:
-        work(Page(link, store))
-        done.append(time.monotonic())
-
-    threads: list[threading.Thread] = []
-
-    def invite(links: dict[str, str]) -> None:
-        threads.append(threading.Thread(target=do, args=(links["ada"],)))
-        threads[0].start()
-
-    settings = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
-    held = collect(with_films, store, settings, comparisons=1, invite=invite, **arguments)
-    ended = time.monotonic()
-    threads[0].join()
-    return held, ended - done[0]
-
-
-def answer_one(page: Page) -> dict[str, Any]:
-    while not (questions := page.ask()["questions"]):
-        time.sleep(0.02)
-    page.answer(questions[0], "left")
-    return questions[0]  # type: ignore[no-any-return]
+def at_the_page(store: Path, work: Callable[[Page], Any], stop: Callable[[], bool] = never, **more: Any) -> Gathered:
+    return gather(store, lambda links: work(Page(links["ada"], store)), comparisons=1, stop=stop, **more)
 
 
 @pytest.mark.slow
@@ -187,15 +174,15 @@ def test_the_server_stays_until_every_open_page_knows_that_the_work_is_done(tmp_
     untold: list[int] = []
 
     def work(page: Page) -> None:
-        answer_one(page)
+        page.answer_one()
         time.sleep(1.5)  # a page that asks late
         progress = page.ask()["progress"]
         assert progress["ended"]
         assert progress["over"].startswith("All labels are in")
 
-    held, after = collect_from(tmp_path / "labels", work, on_end=untold.append)
-    assert held == 1
-    assert after < 1.0
+    gathered = at_the_page(tmp_path / "labels", work, on_end=untold.append)
+    assert gathered.held == 1
+    assert gathered.after < 1.0
     assert set(untold) == {1}
 
 
@@ -203,17 +190,17 @@ def test_the_server_waits_for_no_page_that_is_closed_or_has_vanished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def close(page: Page) -> None:
-        answer_one(page)
+        page.answer_one()
         page.post("/api/leases/release", {"leases": [], "page": page.page})
 
-    assert collect_from(tmp_path / "closed", close)[1] < 1.0
-    monkeypatch.setattr("rlhf_ray.labelling.open_pages.OPEN_FOR", 0.3)  # instead of a minute
-    assert collect_from(tmp_path / "vanished", answer_one)[1] < 2.0
+    assert at_the_page(tmp_path / "closed", close).after < 1.0
+    monkeypatch.setattr("rlhf_ray.labelling.situation.OPEN_FOR", 0.3)  # instead of a minute
+    assert at_the_page(tmp_path / "vanished", Page.answer_one).after < 2.0
 
 
 def test_an_answer_taken_back_at_the_end_is_asked_for_again(tmp_path: Path) -> None:
     def work(page: Page) -> None:
-        question = answer_one(page)
+        question = page.answer_one()
         again = page.post("/api/undo", {"event_id": secrets.token_hex(16), "page": page.page})["question"]
         assert {again["left"]["id"], again["right"]["id"]} == {question["left"]["id"], question["right"]["id"]}
         time.sleep(1.2)  # counts are up to a second old
@@ -221,7 +208,7 @@ def test_an_answer_taken_back_at_the_end_is_asked_for_again(tmp_path: Path) -> N
         while not page.ask()["progress"]["over"]:  # the server may close as soon as a page shows this
             time.sleep(0.02)
 
-    assert collect_from(tmp_path / "labels", work)[0] == 1
+    assert at_the_page(tmp_path / "labels", work).held == 1
 
 
 def test_stopped_work_is_told_too(tmp_path: Path) -> None:
@@ -235,5 +222,5 @@ def test_stopped_work_is_told_too(tmp_path: Path) -> None:
             time.sleep(0.02)
         heard.append(over)
 
-    assert collect_from(tmp_path / "labels", work, stop=stop.is_set)[0] == 0
+    assert at_the_page(tmp_path / "labels", work, stop=stop.is_set).held == 0
     assert heard[0].startswith("The run was stopped, and your answers are saved")

@@ -6,6 +6,7 @@ import json
 import random
 import secrets
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,19 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling.messages import ShownQuestion
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore
 from tests.labelling.office import Office, pairs_of
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
-
-
 async def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
     pairs = pairs_of(3)
     await office.ask(0, pairs)
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     event = await office.give("ada", shown, "left")
     row = office.rows()[0]
     assert (row["event_id"], row["kind"], row["annotator"], row["annotator_type"]) == (event, "label", "ada", "human")
@@ -49,8 +45,7 @@ async def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) 
     ("answer", "kind"), [("incomparable", "skip"), ("skip", "skip"), ("flag", "flag"), ("equal", "label")]
 )
 async def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
-    await office.ask(0, pairs_of(1))
-    await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
+    await office.answer_all(pairs_of(1), "ada", answer)
     assert [row["kind"] for row in office.rows()] == [kind]
     assert office.queue.open() == int(answer == "skip")
     assert len(office.store) == int(answer == "equal")
@@ -58,7 +53,7 @@ async def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, 
 
 async def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
     await office.ask(0, pairs_of(1))
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
     await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
@@ -66,7 +61,7 @@ async def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under
 
 async def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
     await office.ask(0, pairs_of(1))
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     office.local.broken = True
     with pytest.raises(OSError, match="no space"):
         await office.give("ada", shown, "left", "e" * 32)
@@ -75,22 +70,6 @@ async def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_a
     office.local.broken = False
     await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
-
-
-async def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
-    """As the page does: it posts an answer and at once asks for more, while the disk takes its time."""
-    await office.ask(0, pairs_of(40))
-    office.local.delay = 0.02
-    ahead = await office.desk.next("ada", 4, [])
-    answers = []
-    while ahead:
-        answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
-        await asyncio.sleep(0)
-        ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
-        assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
-    await asyncio.gather(*answers)
-    rows = office.rows()
-    assert len(rows) == len({row["pair_id"] for row in rows}) == 40
 
 
 async def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
@@ -105,84 +84,63 @@ async def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of
     assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
 
 
-def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp_path: Path) -> None:
+async def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp_path: Path) -> None:
     """Kept answers come before the questions are there again."""
     pairs = pairs_of(3)
-
-    async def before() -> list[ShownQuestion]:
-        await office.ask(0, pairs)
-        return await office.desk.next("ada", 2, [])
-
-    async def after(stored: ShownQuestion, under_way: ShownQuestion) -> None:
-        restarted = Office(tmp_path / "store")
-        await restarted.give("ada", stored, "left")
-        restarted.local.delay = 0.2
-        answer = asyncio.create_task(restarted.give("ada", under_way, "left"))
-        await asyncio.sleep(0.01)
-        restarted.local.delay = 0.0
-        await restarted.ask(0, pairs)
-        assert len(await restarted.desk.next("ada", 3, [])) == 1
-        await answer
-        assert restarted.queue.left(0) == 1
-
-    asyncio.run(after(*asyncio.run(before())))
+    await office.ask(0, pairs)
+    stored, under_way = await office.desk.next("ada", 2, [])
+    restarted = Office(tmp_path / "store")
+    await restarted.give("ada", stored, "left")
+    restarted.local.delay = 0.2
+    answer = asyncio.create_task(restarted.give("ada", under_way, "left"))
+    await asyncio.sleep(0.01)
+    restarted.local.delay = 0.0
+    await restarted.ask(0, pairs)
+    assert len(await restarted.desk.next("ada", 3, [])) == 1
+    await answer
+    assert restarted.queue.left(0) == 1
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
-    async def before() -> ShownQuestion:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        await office.give("ada", shown, "left", "e" * 32)
-        return shown
-
-    async def after(at: Office, shown: ShownQuestion) -> None:
-        with pytest.raises(ValueError, match="already answered"):
-            await at.give("ada", shown, "right")
-        await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
-
-    shown = asyncio.run(before())
-    asyncio.run(after(Office(tmp_path / "store") if restart else office, shown))
+async def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
+    await office.ask(0, pairs_of(1))
+    shown = await office.next("ada")
+    await office.give("ada", shown, "left", "e" * 32)
+    at = Office(tmp_path / "store") if restart else office
+    with pytest.raises(ValueError, match="already answered"):
+        await at.give("ada", shown, "right")
+    await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
     assert len(office.rows()) == 1
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, restart: bool) -> None:
+async def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, restart: bool) -> None:
     """What is acknowledged is stored: nothing is, under the id of something else."""
     pairs = pairs_of(4)
-
-    async def before() -> list[ShownQuestion]:
-        await office.ask(0, pairs)
-        shown = await office.desk.next("ada", 2, [])
-        await office.give("ada", shown[0], "left", "e" * 32)
-        await office.give("ada", shown[1], "left", "f" * 32)
-        assert await office.desk.undo("ada", "d" * 32) is not None
-        return shown
-
-    async def after(at: Office, shown: list[ShownQuestion]) -> None:
-        await at.ask(0, pairs)
-        other = (await at.desk.next("ada", 1, []))[0]
-        others = (await at.desk.next("bob", 1, []))[0]
-        for who, given, answer, used in (
-            ("ada", other, "left", "e"),  # another lease
-            ("bob", others, "left", "e"),  # another annotator
-            ("ada", shown[0], "right", "e"),  # another answer
-            ("ada", other, "left", "d"),  # an undo's
-        ):
-            with pytest.raises(ValueError, match="not saved: its event id belongs to another event"):
-                await at.give(who, given, answer, used * 32)  # type: ignore[arg-type]
-        for used in "efd":
-            with pytest.raises(ValueError, match="belongs to another event"):
-                await at.desk.undo("ada", used * 32)  # else the page would forget an answer that the store keeps
-        await at.give("ada", shown[0], "left", "e" * 32)  # sent again
-        await at.give("ada", shown[1], "left", "f" * 32)  # sent again, and still taken back
-        await at.give("ada", other, "right", "a" * 32)  # the refused ones took nothing
-        await at.give("bob", others, "right", "b" * 32)
-        assert at.queue.left(0) == 1
-
-    shown = asyncio.run(before())
+    await office.ask(0, pairs)
+    shown = await office.desk.next("ada", 2, [])
+    await office.give("ada", shown[0], "left", "e" * 32)
+    await office.give("ada", shown[1], "left", "f" * 32)
+    assert await office.desk.undo("ada", "d" * 32) is not None
     at = Office(tmp_path / "store") if restart else office
-    asyncio.run(after(at, shown))
+    await at.ask(0, pairs)
+    other, others = await at.next("ada"), await at.next("bob")
+    for who, given, answer, used in (
+        ("ada", other, "left", "e"),  # another lease
+        ("bob", others, "left", "e"),  # another annotator
+        ("ada", shown[0], "right", "e"),  # another answer
+        ("ada", other, "left", "d"),  # an undo's
+    ):
+        with pytest.raises(ValueError, match="not saved: its event id belongs to another event"):
+            await at.give(who, given, answer, used * 32)
+    for used in "efd":
+        with pytest.raises(ValueError, match="belongs to another event"):
+            await at.desk.undo("ada", used * 32)  # else the page would forget an answer that the store keeps
+    await at.give("ada", shown[0], "left", "e" * 32)  # sent again
+    await at.give("ada", shown[1], "left", "f" * 32)  # sent again, and still taken back
+    await at.give("ada", other, "right", "a" * 32)  # the refused ones took nothing
+    await at.give("bob", others, "right", "b" * 32)
+    assert at.queue.left(0) == 1
     assert len(at.store) == 3
     assert sorted(row["event_id"][0] for row in at.rows()) == ["a", "b", "d", "e", "f"]
 
@@ -199,8 +157,7 @@ async def test_two_answers_at_once_under_one_event_id_are_one(office: Office) ->
 
 
 async def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
-    await office.ask(0, pairs_of(1))
-    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    await office.answer_all(pairs_of(1))
     office.local.broken = True
     with pytest.raises(OSError, match="no space"):
         await office.desk.undo("ada", "d" * 32)
@@ -220,7 +177,7 @@ async def test_answers_that_come_together_are_stored_together(office: Office) ->
 
 async def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
     await office.ask(0, pairs_of(2))
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     await office.give("ada", shown, "left")
     again = await office.desk.undo("ada", "d" * 32)
     assert again is not None
@@ -233,7 +190,7 @@ async def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(of
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
+async def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
     """Counts, pace, what undo takes back next, and who may get which pair: also of checks, undone and reviewed answers."""
     pairs, rng = pairs_of(12, images=True), random.Random(seed)
     options = {"catch_share": 0.5, "overlap_share": 0.5}
@@ -248,46 +205,36 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
         }
         return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
 
-    async def session() -> None:
-        await office.ask(0, pairs)
-        for step in range(40):
-            who = rng.choice(["ada", "bob"])
-            if step % 6 == 5:
-                await office.desk.undo(who, secrets.token_hex(16))
-            for shown in await office.desk.next(who, 1, []):
-                await office.give(who, shown, rng.choice(list(ANSWERS)))
-        event = next(
-            row["event_id"] for row in office.rows() if row["kind"] == "label" and row["event_id"] in valid(office)
-        )
-        who = next(row["annotator"] for row in office.rows() if row["event_id"] == event)
-        office.desk.suspect(dict.fromkeys(((pair, name) for pair in pairs.ids for name in ("ada", "bob")), 0.9))
-        await office.desk.review("ada", secrets.token_hex(16), event, "equal")
-        assert {"check", "retract", "supersede", "label", "skip"} <= {row["kind"] for row in office.rows()}
-        before = await known(office)
-        restarted = Office(tmp_path / "store", **options)
-        assert (await known(restarted))["counts"] == before["counts"]  # before any pair comes
-        await restarted.ask(0, pairs)
-        assert await known(restarted) == before
-        for name in ("ada", "bob"):  # all that undo reaches, one by one
-            for one in reversed(before["undo"][name]):
-                again = await restarted.desk.undo(name, secrets.token_hex(16))
-                assert again is not None
-                assert {again.left.id, again.right.id} == {one.shown.left, one.shown.right}
-                assert restarted.rows()[-1]["target"] == one.stands
-
-    def valid(of: Office) -> set[str]:
-        rows = of.rows()
-        return {row["event_id"] for row in rows} - {row["target"] for row in rows}
-
-    asyncio.run(session())
+    await office.ask(0, pairs)
+    for step in range(40):
+        who = rng.choice(["ada", "bob"])
+        if step % 6 == 5:
+            await office.desk.undo(who, secrets.token_hex(16))
+        for shown in await office.desk.next(who, 1, []):
+            await office.give(who, shown, rng.choice(list(ANSWERS)))
+    gone = {row["target"] for row in office.rows()}
+    label = next(row for row in office.rows() if row["kind"] == "label" and row["event_id"] not in gone)
+    office.desk.suspect(dict.fromkeys(((pair, name) for pair in pairs.ids for name in ("ada", "bob")), 0.9))
+    await office.desk.review("ada", secrets.token_hex(16), label["event_id"], "equal")
+    assert {"check", "retract", "supersede", "label", "skip"} <= {row["kind"] for row in office.rows()}
+    before = await known(office)
+    restarted = Office(tmp_path / "store", **options)
+    assert (await known(restarted))["counts"] == before["counts"]  # before any pair comes
+    await restarted.ask(0, pairs)
+    assert await known(restarted) == before
+    for name in ("ada", "bob"):  # all that undo reaches, one by one
+        for one in reversed(before["undo"][name]):
+            again = await restarted.desk.undo(name, secrets.token_hex(16))
+            assert again is not None
+            assert {again.left.id, again.right.id} == {one.shown.left, one.shown.right}
+            assert restarted.rows()[-1]["target"] == one.stands
 
 
 @pytest.mark.parametrize("images", [True, False])
 async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
     office: Office, tmp_path: Path, images: bool
 ) -> None:
-    await office.ask(0, pairs_of(1, images=images))
-    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    await office.answer_all(pairs_of(1, images=images))
     restarted = Office(tmp_path / "store")
     if not images:  # films of other clips can't be made again from the store
         with pytest.raises(ValueError, match="can’t be shown again"):
@@ -304,7 +251,7 @@ async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_no
 async def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
     pairs = pairs_of(1, images=True)
     await office.ask(0, pairs)
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     assert await office.desk.film("0" * 64) is None
     sheet = await office.desk.film(pairs.left.ids()[0])
     info = shown.left
@@ -318,7 +265,7 @@ async def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
 
 async def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
     await office.ask(0, pairs_of(1))
-    assert (await office.desk.next("ada", 1, []))[0].fps == 6 / 1.5
+    assert (await office.next("ada")).fps == 6 / 1.5
 
 
 async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
@@ -336,7 +283,7 @@ async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path
 
 async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
     await office.ask(0, pairs_of(2))
-    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    await office.give("ada", await office.next("ada"), "left")
     before = office.desk.changes
     await office.desk.weigh("ada", 0.5)
     assert office.desk.changes == before + 1
@@ -347,3 +294,15 @@ async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
     assert values["labels"] == 1
     assert [(one["error_rate"], one["error_rate_kind"]) for one in values["annotators"]] == [(0.12, "some")]
     assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]
+
+
+async def test_answers_that_are_later_than_a_clock_that_was_set_back_are_not_of_this_minute(office: Office) -> None:
+    pairs, now = pairs_of(3), datetime.now(UTC)
+    sides = zip(pairs.left.ids(), pairs.right.ids(), (-30, 3600, 86400), strict=True)
+    events = [
+        Event(f"{i}", "label", "ada", left, right, 1.0, t_answered=now + timedelta(seconds=later))
+        for i, (left, right, later) in enumerate(sides)
+    ]
+    office.store.record(events, Fragments.concatenate([pairs.left, pairs.right]))
+    assert (await office.desk.progress("ada"))["per_minute"] == 1
+    assert office.queue.total("ada") == 3

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.labelling.camera import Camera, picture, without_a_screen
-from rlhf_ray.labelling.films import film, film_info
-from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.labelling.films import Films, film, film_info
 from rlhf_ray.settings import LabellingSettings, SettingError
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import time
+from typing import Any
 
 import pytest
 
@@ -37,11 +38,6 @@ def test_nobody_can_tell_a_check_from_a_question() -> None:
         assert not any(word in base64.urlsafe_b64decode(text) for word in (b"repeat", b"ada", CLIP.encode(), b"e" * 8))
 
 
-def test_a_lease_is_nobody_elses() -> None:
-    with pytest.raises(ValueError, match="another page or annotator"):
-        Leases(b"secret").read(Leases(b"secret").write(LEASE), "bob")
-
-
 def test_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     text = Leases(b"secret").write(LEASE)
     monkeypatch.setattr(module.time, "time", lambda: NOW + module.GOOD_FOR + 1)
@@ -49,13 +45,20 @@ def test_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         Leases(b"secret").read(text, "ada")
 
 
-@pytest.mark.parametrize("change", [lambda t: t[:-2], lambda t: "A" + t[1:], lambda t: t[:40] + "é", lambda t: ""])
-def test_a_changed_lease_is_refused(change) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("change", "reader", "secret"),
+    [
+        *(
+            (change, "ada", b"secret")
+            for change in (lambda t: t[:-2], lambda t: "A" + t[1:], lambda t: t[:40] + "é", lambda t: "")
+        ),
+        (str, "bob", b"secret"),
+        (str, "ada", b"other"),
+    ],
+)
+def test_a_changed_lease_another_s_and_one_of_another_secret_are_refused(
+    change: Any, reader: str, secret: bytes
+) -> None:
     text = Leases(b"secret").write(LEASE)
     with pytest.raises(ValueError, match="belongs to another page or annotator"):
-        Leases(b"secret").read(change(text), "ada")
-
-
-def test_another_secret_makes_other_leases() -> None:
-    with pytest.raises(ValueError, match="belongs to another page or annotator"):
-        Leases(b"other").read(Leases(b"secret").write(LEASE), "ada")
+        Leases(secret).read(change(text), reader)

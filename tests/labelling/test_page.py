@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
+from rlhf_ray.data.answers import ANSWERS
 from tests.labelling.at_the_page import (
     answer,
     lease_of,
@@ -44,11 +45,10 @@ def test_each_answer_by_keyboard(visit, desk):
 @pytest.mark.slow
 def test_each_answer_by_mouse(visit, desk):
     page = visit()
-    wanted = ["left", "right", "equal", "incomparable", "skip", "flag"]
-    for name in wanted:
+    for name in ANSWERS:
         answer(page, page.locator(f"[data-answer={name}]").click)
     wait_saved(page)
-    assert [given.answer for _, given, _ in desk.answers] == wanted
+    assert [given.answer for _, given, _ in desk.answers] == list(ANSWERS)
     assert all(given.key is None for _, given, _ in desk.answers)
     page.keyboard.press(" ")  # pauses; the button that was clicked does not answer again
     page.wait_for_timeout(300)
@@ -145,15 +145,21 @@ def test_undo_reaches_behind_a_reload_and_says_where_it_ends(visit, desk):
     assert lease_of(page) == again
 
 
+def hide(page: Page, hidden: bool) -> None:
+    page.evaluate(
+        """hidden => {
+            Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
 def test_time_on_a_hidden_page_does_not_count(visit, desk):
     page = visit()
-    hide = """hidden => {
-        Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
-        document.dispatchEvent(new Event("visibilitychange"));
-    }"""
-    page.evaluate(hide, True)
+    hide(page, True)
     page.wait_for_timeout(600)
-    page.evaluate(hide, False)
+    hide(page, False)
     press(page, "ArrowLeft")
     wait_saved(page)
     given = desk.answers[0][1]
@@ -362,16 +368,6 @@ def test_a_page_of_another_site_can_do_nothing(visit, site, desk):
     )
     assert outcomes == ["failed"] * 4
     assert not desk.answers
-
-
-def hide(page: Page, hidden: bool) -> None:
-    page.evaluate(
-        """hidden => {
-            Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
-            document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        hidden,
-    )
 
 
 @pytest.mark.slow

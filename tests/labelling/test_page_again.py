@@ -92,9 +92,7 @@ def test_at_a_real_desk_what_was_looked_at_stays_so(context: BrowserContext, tmp
     office, pairs = Office(tmp_path / "store"), pairs_of(2)
 
     async def answered() -> None:
-        await office.ask(0, pairs)
-        for shown in await office.desk.next("grace", 2, []):
-            await office.give("grace", shown, "left")
+        await office.answer_all(pairs, "grace")
         office.desk.suspect({(pair, "grace"): 0.9 for pair in pairs.ids})
 
     ThreadPoolExecutor(1).submit(asyncio.run, answered()).result()  # Playwright's loop is running in this thread

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from rlhf_ray.data.answers import ANSWERS
 from tests.labelling.at_the_page import (
     PHONE,
     answer,
@@ -33,14 +34,7 @@ def test_a_phone_needs_no_keyboard(visit, desk):
     for button in page.locator("button:visible, a:visible").all():
         box = button.bounding_box()
         assert min(box["width"], box["height"]) >= 44, button.evaluate("element => element.outerHTML")
-    for name in (
-        "left",
-        "right",
-        "equal",
-        "incomparable",
-        "skip",
-        "flag",
-    ):  # all in reach of a thumb, without scrolling
+    for name in ANSWERS:  # all in reach of a thumb, without scrolling
         box = page.locator(f"[data-answer={name}]").bounding_box()
         assert box["y"] + box["height"] <= 740
     for by, name in (((-140, 5), "left"), ((140, -5), "right")):
@@ -183,20 +177,7 @@ def test_everything_is_reached_with_tab_alone(visit, desk):
             "({ answer, action } = document.activeElement.dataset, answer ?? action ?? document.activeElement.id)"
         )
         reached.add(where)
-    assert reached >= {
-        "left",
-        "right",
-        "equal",
-        "incomparable",
-        "skip",
-        "flag",
-        "undo",
-        "pause",
-        "restart",
-        "help",
-        "scrub",
-        "episode-play",
-    }
+    assert reached >= {*ANSWERS, "undo", "pause", "restart", "help", "scrub", "episode-play"}
     page.locator("[data-answer=equal]").focus()
     press(page, " ")  # presses the button that has the focus, and does not pause
     wait_saved(page)

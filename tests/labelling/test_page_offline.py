@@ -13,26 +13,6 @@ from tests.labelling.fake_desk import FakeDesk, changed
 
 
 @pytest.mark.slow
-def test_unsaved_answers_outlive_a_reload(visit, desk):
-    page = visit()
-    desk.fail_answers = 10_000
-    leases = [press(page, "ArrowLeft") for _ in range(3)]
-    expect(page.locator("#saved")).to_have_text("Saving 3 …")
-    expect(page.locator("#toast")).to_have_text("not saved; try again")
-    page.reload()
-    wait_for_pair(page)
-    expect(page.locator("#saved")).to_have_text("Saving 3 …")
-    assert not desk.answers
-    desk.fail_answers = 0
-    wait_saved(page)
-    assert [given.lease for _, given, _ in desk.answers] == leases
-    page.reload()
-    wait_for_pair(page)
-    page.wait_for_timeout(300)
-    assert len(desk.answers) == 3
-
-
-@pytest.mark.slow
 def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     page = visit()
     first = press(page, "ArrowLeft")

@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_saved
 from tests.labelling.fake_desk import Served, served
 from tests.labelling.office import Office, pairs_of
-
-
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
 
 
 @pytest.fixture
@@ -120,26 +114,16 @@ def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any
     office.local.broken = True
     for _ in range(3):
         press(page, "ArrowLeft")
-    page.wait_for_timeout(500)
+    expect(page.locator("#saved")).to_have_text("Saving 3 …")
+    expect(page.locator("#toast")).to_have_text("not saved; try again")
     page.reload()
     wait_for_pair(page)
+    expect(page.locator("#saved")).to_have_text("Saving 3 …")
     page.wait_for_timeout(2200)  # without the page, the leases of what it keeps would have ended
     press(page, "ArrowLeft")
     office.local.broken = False
     press_until_all_are_answered(office, page)
     assert_each_was_asked_once(office, 8)
-
-
-@pytest.mark.slow
-def test_a_reloaded_page_gives_its_pairs_back_and_gets_them_again(serve: Any, office: Office) -> None:
-    site, context = serve(3)
-    page = come(context, site)
-    for _ in range(3):
-        page.wait_for_timeout(300)
-        page.reload()
-        wait_for_pair(page)
-    press_until_all_are_answered(office, page)
-    assert_each_was_asked_once(office, 3)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Answers to look at again: which are listed, and what keeping and changing them stores."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,6 @@ REVIEWS = ("a" * 32, "b" * 32, "c" * 32)
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
-
-
-async def answer_all(office: Office, pairs: Pairs, who: str = "bob") -> None:
-    await office.ask(0, pairs)
-    for shown in await office.desk.next(who, len(pairs), []):
-        await office.give(who, shown, "left")
-
-
 async def listed(office: Office) -> list[tuple[str, float]]:
     """The answers to look at again, by pair."""
     pair_of = {row["event_id"]: row["pair_id"] for row in office.rows()}
@@ -48,17 +36,13 @@ def reopened(office: Office, pairs: Pairs) -> Office:
     return again
 
 
-def test_the_likeliest_wrong_come_first_as_they_were_shown(office: Office) -> None:
+async def test_the_likeliest_wrong_come_first_as_they_were_shown(office: Office) -> None:
     pairs = pairs_of(4)
     of = pairs.ids
-
-    async def session() -> list[Any]:
-        await answer_all(office, pairs)
-        assert await office.desk.doubts() == []
-        office.desk.suspect({(of[0], "bob"): 0.6, (of[2], "bob"): 0.9, (of[3], "ada"): 0.95, ("none", "bob"): 1.0})
-        return await office.desk.doubts()
-
-    doubts = asyncio.run(session())
+    await office.answer_all(pairs, "bob")
+    assert await office.desk.doubts() == []
+    office.desk.suspect({(of[0], "bob"): 0.6, (of[2], "bob"): 0.9, (of[3], "ada"): 0.95, ("none", "bob"): 1.0})
+    doubts = await office.desk.doubts()
     rows = {row["event_id"]: row for row in office.rows()}
     assert [(rows[one.event_id]["pair_id"], one.chance) for one in doubts] == [(of[2], 0.9), (of[0], 0.6)]
     for one in doubts:
@@ -71,7 +55,7 @@ def test_the_likeliest_wrong_come_first_as_they_were_shown(office: Office) -> No
 async def test_a_kept_answer_does_not_come_back_and_a_changed_one_counts(office: Office) -> None:
     pairs = pairs_of(3)
     suspicions = {(pair, "bob"): 0.9 - i / 10 for i, pair in enumerate(pairs.ids)}
-    await answer_all(office, pairs)
+    await office.answer_all(pairs, "bob")
     office.desk.suspect(suspicions)
     kept, changed, _ = await office.desk.doubts()
     before = office.store.load()
@@ -101,7 +85,7 @@ async def test_a_kept_answer_does_not_come_back_and_a_changed_one_counts(office:
 
 async def test_a_review_can_be_changed_and_an_annotator_can_still_undo(office: Office) -> None:
     pairs = pairs_of(1)
-    await answer_all(office, pairs)
+    await office.answer_all(pairs, "bob")
     office.desk.suspect({(pairs.ids[0], "bob"): 0.9})
     (doubt,) = await office.desk.doubts()
     await office.desk.review("ada", REVIEWS[0], doubt.event_id, "right")
@@ -136,7 +120,7 @@ async def test_a_page_undoes_its_own_answer_also_once_the_owner_has_changed_it(o
 
 async def test_what_is_not_in_doubt_cannot_be_changed(office: Office) -> None:
     pairs = pairs_of(2)
-    await answer_all(office, pairs)
+    await office.answer_all(pairs, "bob")
     office.desk.suspect({(pairs.ids[0], "bob"): 0.9})
     events = {row["pair_id"]: row["event_id"] for row in office.rows()}
     with pytest.raises(ValueError, match="no longer in doubt"):
@@ -154,7 +138,7 @@ async def test_only_peoples_answers_whose_clips_can_be_shown_are_listed(
 ) -> None:
     pairs = pairs_of(30)
     suspicions = {(pair, who): 0.8 for pair in pairs.ids for who in ("bob", "oracle")}
-    await answer_all(office, pairs)
+    await office.answer_all(pairs, "bob")
     left, right = pairs.left.ids(), pairs.right.ids()
     scripted = [Event(f"s{i}", "label", "oracle", left[i], right[i], 1.0, annotator_type="scripted") for i in (0, 1)]
     office.store.record(scripted)
@@ -171,7 +155,7 @@ async def test_only_peoples_answers_whose_clips_can_be_shown_are_listed(
 
 async def test_clips_of_images_are_filmed_again(office: Office) -> None:
     pairs = pairs_of(2, images=True)
-    await answer_all(office, pairs)
+    await office.answer_all(pairs, "bob")
     restarted = Desk(office.local, SECRET, LabellingSettings(), fps=30)
     restarted.suspect({(pair, "bob"): 0.8 for pair in pairs.ids})
     doubts = await restarted.doubts()
@@ -213,7 +197,7 @@ async def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_s
     assert len(PreferenceStore(office.store.path)) == 300
 
 
-def test_without_suspicions_no_event_is_read() -> None:
+async def test_without_suspicions_no_event_is_read() -> None:
     class Unread:
         def __getattr__(self, name: str) -> Any:
             async def read(*_: Any) -> None:
@@ -222,9 +206,9 @@ def test_without_suspicions_no_event_is_read() -> None:
             return read
 
     desk = Desk(Unread(), SECRET, LabellingSettings(), fps=30)  # type: ignore[arg-type]
-    assert asyncio.run(desk.doubts()) == []
+    assert await desk.doubts() == []
     desk.suspect({})
-    assert asyncio.run(desk.doubts()) == []
+    assert await desk.doubts() == []
 
 
 def test_an_answer_that_was_taken_back_or_replaced_is_not_doubtful(office: Office) -> None:

@@ -28,28 +28,14 @@ def test_a_token_is_exchanged_for_its_person_and_no_other(sessions):
 def test_a_cookie_says_who_and_cannot_be_changed(sessions):
     ada = sessions.people["ada"]
     cookie = sessions.sign(ada)
-    assert sessions.who(cookie) == ada
+    for people in (sessions, Sessions.create(["Ada Łovelace", "猫"])):
+        assert all(people.who(people.sign(person)) == person for person in people.people.values())
     name, _, signature = cookie.partition(".")
     other = sessions.sign(sessions.people["grace"]).partition(".")[0]
-    for forged in (
-        f"{other}.{signature}",
-        f"{name}.",
-        name,
-        "",
-        ".",
-        f"{name}.{signature}0",
-        f"{name}.é",
-        "é.é",
-        "====.x",
-        None,
-    ):
+    for forged in (f"{other}.{signature}", f"{name}.", name, f"{name}.{signature}0", f"{name}.é"):
         assert sessions.who(forged) is None
-
-
-def test_names_may_be_in_any_script():
-    sessions = Sessions.create(["Ada Łovelace", "猫"])
-    for person in sessions.people.values():
-        assert sessions.who(sessions.sign(person)) == person
+    for nonsense in ("", ".", "é.é", "====.x", None):
+        assert sessions.who(nonsense) is None
 
 
 def test_a_new_token_or_secret_makes_old_cookies_void(sessions):
@@ -74,17 +60,6 @@ def test_saved_for_the_owner_alone_and_loaded_again(sessions, tmp_path):
     assert again.people == sessions.people
     assert again.cookie_name == sessions.cookie_name
     assert again.who(sessions.sign(sessions.people["grace"])) == sessions.people["grace"]
-
-
-def test_links_are_kept_also_of_those_who_are_not_let_in_this_time(tmp_path):
-    path = tmp_path / "labels.labelling.json"
-    ada, bob = (Sessions.keep(path, ["ada", "bob"]).people[name] for name in ("ada", "bob"))
-    alone = Sessions.keep(path, ["bob"])
-    assert alone.people == {"bob": Person("bob", bob.token, owner=True)}
-    assert alone.exchange(ada.token) is None
-    again = Sessions.keep(path, ["ada", "bob"])
-    assert again.people == {"ada": ada, "bob": bob}
-    assert again.key("leases") == alone.key("leases")
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
-from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
-from rlhf_ray.labelling.situation import Situation, about
+from rlhf_ray.labelling.situation import OPEN_FOR, OpenPages, Situation, about
 from tests.labelling.office import Office, pairs_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +31,7 @@ def test_an_estimate_is_as_exact_as_it_is(seconds: float, words: str) -> None:
 async def test_somebody_alone_does_not_read_of_others(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", overlap_share=1.0)
     await office.ask(0, pairs_of(1))
-    shown = (await office.desk.next("ada", 1, []))[0]
+    shown = await office.next("ada")
     office.local.delay = 0.05
     saving = asyncio.create_task(office.give("ada", shown, "left"))
     await asyncio.sleep(0)
@@ -51,31 +45,28 @@ async def test_who_waits_for_a_second_opinion_is_told_so(tmp_path: Path) -> None
     office = Office(tmp_path / "store", overlap_share=1.0)
     await office.ask(0, pairs_of(1))
     await office.desk.next("bob", 0, [])  # bob is there, and holds nothing
-    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    await office.give("ada", await office.next("ada"), "left")
     assert "You have answered all open pairs" in str((await office.desk.progress("ada"))["reason"])
     await office.desk.next("bob", 1, [])
     assert "with other annotators" in str((await office.desk.progress("cora"))["reason"])
 
 
-def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
+async def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
     async def reason(who: str) -> str | None:
         office.desk._count = None
         why: str | None = (await office.desk.progress(who))["reason"]
         return why
 
-    async def session() -> None:
-        assert "waiting for the agent's first clips" in str(await reason("ada"))
-        await office.ask(0, pairs_of(1))
-        assert await reason("ada") is None
-        shown = (await office.desk.next("ada", 1, []))[0]
-        assert "with other annotators or already answered by you" in str(await reason("bob"))
-        await office.give("ada", shown, "left")
-        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() + 125))
-        assert await reason("ada") == "Nothing to label right now: waiting for rain. Next pair in about 2 min."
-        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() - 1))
-        assert await reason("ada") == "Nothing to label right now: waiting for rain."
-
-    asyncio.run(session())
+    assert "waiting for the agent's first clips" in str(await reason("ada"))
+    await office.ask(0, pairs_of(1))
+    assert await reason("ada") is None
+    shown = await office.next("ada")
+    assert "with other annotators or already answered by you" in str(await reason("bob"))
+    await office.give("ada", shown, "left")
+    office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() + 125))
+    assert await reason("ada") == "Nothing to label right now: waiting for rain. Next pair in about 2 min."
+    office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() - 1))
+    assert await reason("ada") == "Nothing to label right now: waiting for rain."
 
 
 async def test_a_page_counts_as_informed_once_it_fetched_the_last_episode(office: Office) -> None:

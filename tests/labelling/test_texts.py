@@ -14,8 +14,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import texts as module
+from rlhf_ray.labelling.app import page_files
 from rlhf_ray.labelling.situation import BLOCKED, ENDINGS, about
-from rlhf_ray.labelling.static_files import page_files
 from rlhf_ray.labelling.texts import Texts, checked, english, languages, load_texts
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, served

@@ -14,7 +14,7 @@ from rlhf_ray import envs
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.spaces import fitted
-from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies.actions import policy_bounds, to_env_actions, to_env_actions_tensor, to_policy_actions
 from tests.rllib.test_array_env_runner import runners
 

@@ -18,7 +18,7 @@ from rlhf_ray.agents.recorded import InsidePlan, load_episodes
 from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording
-from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_ray.wrappers import HumanPreferencesEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.coming_from.pages import DRLHP, named, note, row_of
 from tests.made_up import Walk
@@ -24,6 +23,7 @@ NAMES = {
     (METHODS, "switch_to_predicted_reward"): "HumanPreferencesEnv.use_learned_reward",
     (METHODS, "save_prefs"): "HumanPreferencesEnv.save",
     (METHODS, "last_true_reward"): "HumanPreferencesEnv.step",
+    (METHODS, "close"): "HumanPreferencesEnv.close",
 }
 """Our first name in rows whose claim test_single.py, test_saving.py and test_pausing.py show."""
 
@@ -57,18 +57,3 @@ def test_what_a_step_returns_and_the_status_counts(in_process: SimpleNamespace) 
         assert status[steps] == WINDOW // 2 + 4 * WINDOW
         env.use_true_reward()
         assert not env.step(env.action_space.sample())[4][learned]  # also while the true reward is forced
-
-
-@pytest.mark.parametrize("block", [False, True])
-def test_closing(block: bool, in_process: SimpleNamespace) -> None:
-    assert named(DRLHP, METHODS, "close") == ("HumanPreferencesEnv.close",)
-    env: HumanPreferencesEnv = make()
-    if block:
-        with env:
-            act(env, 3)
-    else:
-        act(env, 3)
-        env.close()
-    assert (in_process.held, in_process.rings[0].closed) == (0, 1)
-    with pytest.raises(RuntimeError, match="closed"):
-        env.step(env.action_space.sample())

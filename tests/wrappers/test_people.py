@@ -19,7 +19,7 @@ from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.labelling.person import Person
 from tests.made_up import Drawn, Walk
-from tests.wrappers.walking import act
+from tests.wrappers.walking import act, make
 
 PEOPLE = PreferenceSettings(
     mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2, schedule="constant"
@@ -28,22 +28,19 @@ PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_s
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
 
 
+def with_people(folder: Path, env: Any = None, **arguments: Any) -> HumanPreferencesEnv:
+    given = {"total_env_steps": 8_000, "fragments": FRAGMENTS, "preferences": PEOPLE, "labelling": PAGE} | arguments
+    return make(env or Drawn((20,), numbered=False), folder=folder, **given)
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     drawn = Drawn((20,), numbered=False)
-    env = HumanPreferencesEnv(
-        drawn,
-        total_env_steps=8_000,
-        fragments=FRAGMENTS,
-        preferences=PEOPLE,
-        reward_model=RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5),
-        folder=tmp_path,
-        labelling=PAGE,
-    )
-    with env:
+    small = RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5)
+    with with_people(tmp_path, drawn, reward_model=small) as env:
         env.action_space.seed(0)
         act(env, 2 * WINDOW)
         env.save(tmp_path / "early")  # waits for nobody
@@ -74,15 +71,7 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_asked_about_the_first_two_clips_while_others_are_made(tmp_path: Path) -> None:
-    env = HumanPreferencesEnv(
-        Drawn((20,), numbered=False),
-        total_env_steps=20_000,
-        fragments=FRAGMENTS,
-        preferences=PEOPLE,
-        folder=tmp_path,
-        labelling=PAGE,
-    )
-    with env:
+    with with_people(tmp_path, total_env_steps=20_000) as env:
         person = Person(env.links["ada"], tmp_path / "preferences")
         env.action_space.seed(0)
         env.reset(seed=0)
@@ -128,8 +117,7 @@ def test_an_odd_picture_is_named_at_the_first_reset(tmp_path: Path, monkeypatch:
             return super().render() / 255
 
     monkeypatch.setattr("rlhf_ray.wrappers.learning.start_people", lambda *given: None)
-    arguments: Any = {"fragments": FRAGMENTS, "preferences": PEOPLE, "folder": tmp_path, "labelling": PAGE}
-    env = HumanPreferencesEnv(Floats((20,), numbered=False), total_env_steps=8_000, **arguments)
+    env = with_people(tmp_path, Floats((20,), numbered=False))
     env._session.films = True  # as with a page
     with env, pytest.raises(FaultyEnvironmentError, match=r"Floats.*: render\(\) returned float64 of shape"):
         env.reset(seed=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -106,22 +105,3 @@ def test_with_every_autoreset_mode_each_trajectory_is_a_stretch_of_one_episode(m
     assert any(trajectory.terminated for trajectory in found)
     assert set(episodes) <= {length for of in lengths for length in of}
     assert len(episodes) >= 20
-
-
-def test_true_returns_are_those_of_gymnasium() -> None:
-    envs = gym.wrappers.vector.RecordEpisodeStatistics(SyncVectorEnv([lambda: Walk((3, 5)), lambda: Walk((4, 2))]))
-    recorder = Recorder(2, AutoresetMode.NEXT_STEP)
-    envs.reset(seed=0)
-    recorder.begin()
-    ended = 0
-    for _ in range(30):
-        nothing = np.zeros(2)
-        _, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
-        _, episodes = recorder.add(nothing, nothing, rewards, terminated, truncated, nothing)
-        if episodes is not None:
-            ended += 1
-            assert np.allclose(episodes[1], infos["episode"]["r"])
-            assert episodes[2].tolist() == infos["episode"]["l"].tolist()
-            assert episodes[0].tolist() == infos["_episode"].tolist()
-    assert ended > 5
-    envs.close()

@@ -11,10 +11,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlhf_ray.settings import PreferenceSettings, SettingError
-from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
+from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from tests.made_up import Walk
 from tests.wrappers.test_single import Missions, Views, _variable
 from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL
+from tests.wrappers.walking import make as make_one
 
 LENGTHS = [(20, 7), (9, 16), (30, 1)]
 
@@ -141,14 +142,6 @@ def test_how_episodes_are_begun_has_to_be_known(in_process: SimpleNamespace) -> 
     assert in_process.rings == []
 
 
-def test_closing_twice_ends_the_ring_once(in_process: SimpleNamespace) -> None:
-    envs = make(AutoresetMode.NEXT_STEP)
-    envs.reset()
-    envs.close()
-    envs.close()
-    assert (in_process.rings[0].closed, in_process.held) == (1, 0)
-
-
 class Named(Walk):
     """A walk whose observations are a Dict, and whose actions are two switches."""
 
@@ -172,22 +165,9 @@ class Named(Walk):
 
 @pytest.mark.parametrize("vector", [False, True])
 def test_a_dict_of_numbers_and_several_actions_need_no_transform(vector: bool, in_process: SimpleNamespace) -> None:
-    one = HumanPreferencesEnv(
-        Named(),
-        total_env_steps=1_000,
-        fragments=FRAGMENTS,
-        preferences=PreferenceSettings(comparisons=12, initial_comparisons=10, rounds=1),
-        reward_model=REWARD_MODEL,
-        wait=True,
-    )
-    many = make(
-        AutoresetMode.NEXT_STEP,
-        SyncVectorEnv([Named, Named], autoreset_mode=AutoresetMode.NEXT_STEP),
-        preferences=PreferenceSettings(comparisons=12, initial_comparisons=10, rounds=1),
-        wait=True,
-    )
-    with one, many:
-        env: Any = many if vector else one
+    mode, few = AutoresetMode.NEXT_STEP, PreferenceSettings(comparisons=12, initial_comparisons=10, rounds=1)
+    made: Any = make(mode, SyncVectorEnv([Named] * 2), preferences=few, wait=True) if vector else None
+    with made or make_one(Named(), preferences=few, wait=True) as env:
         env.action_space.seed(0)
         before, _ = env.reset(seed=0)
         action = env.action_space.sample()

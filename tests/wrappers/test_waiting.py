@@ -17,7 +17,8 @@ from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Drawn, Walk
-from tests.wrappers.walking import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, make
+from tests.wrappers.test_vector import make as make_vector
+from tests.wrappers.walking import PREFERENCES, act, make
 
 SLOW = dataclasses.replace(PREFERENCES, answer_seconds=0.01, teacher="stochastic", selection="disagreement")
 
@@ -61,11 +62,8 @@ def test_after_each_step_the_labels_that_are_due_are_there_and_fitted_to() -> No
 @pytest.mark.usefixtures("in_process")
 def test_vector_environments_wait_too_and_what_is_saved_goes_on(tmp_path: Path) -> None:
     def envs() -> HumanPreferencesVectorEnv:
-        copies = [lambda: Walk((20,), numbered=False)] * 4
-        settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "preferences": SLOW}
-        return HumanPreferencesVectorEnv(
-            gym.vector.SyncVectorEnv(copies), total_env_steps=4_000, wait="always", **settings
-        )
+        copies = gym.vector.SyncVectorEnv([lambda: Walk((20,), numbered=False)] * 4)
+        return make_vector(None, copies, total_env_steps=4_000, wait="always", preferences=SLOW)  # type: ignore[arg-type]
 
     def steps(wrapped: HumanPreferencesVectorEnv, count: int) -> list[float]:
         rng = np.random.default_rng(0)

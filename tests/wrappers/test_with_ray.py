@@ -18,10 +18,10 @@ import ray
 from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
-from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL, act, make
+from tests.wrappers.test_vector import make as make_vector
+from tests.wrappers.walking import act, make
 
 
 def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> None:
@@ -67,10 +67,9 @@ def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("direct")
 def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where_told() -> None:
-    copies = [lambda: Walk((20,), numbered=False)] * 4
-    settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "total_env_steps": 4_000}
+    copies = gym.vector.SyncVectorEnv([lambda: Walk((20,), numbered=False)] * 4)
     many = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, minimum_comparisons=20)
-    with HumanPreferencesVectorEnv(gym.vector.SyncVectorEnv(copies), wait=True, preferences=many, **settings) as envs:
+    with make_vector(None, copies, total_env_steps=4_000, wait=True, preferences=many) as envs:  # type: ignore[arg-type]
         envs.reset(seed=0)
         *_, infos = envs.step(envs.action_space.sample())
         assert infos["reward_is_learned"].all()

@@ -20,7 +20,7 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.envs.identity import identity_of
+from rlhf_ray.envs.registry import identity_of
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
 

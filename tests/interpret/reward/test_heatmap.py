@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.grid_states import GridStates
+from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.steps import heatmap as section
 from rlhf_ray.interpret.reward.steps.heatmap import draw, measure, move_values, triangle

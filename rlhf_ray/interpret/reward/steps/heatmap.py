@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.grid_states import GridStates
+from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction

@@ -1,11 +1,11 @@
-"""The identity of an environment: its code, its options, and what its constructor read."""
+"""What is known of an environment by its name: its identity, and the return from which it counts as learned."""
 
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
-from rlhf_ray.envs.identity import identity_of
+from rlhf_ray.envs.registry import THRESHOLDS, identity_of, register, reward_threshold
 
 
 def an_env(pays: float, file: Path) -> type[gym.Env]:
@@ -49,3 +49,18 @@ def test_installed_environments_are_their_names():
     assert identity_of("CartPole-v1") == identity_of("CartPole-v1") != identity_of("Pendulum-v1")
     assert identity_of("NoSuch-v0") == "NoSuch-v0"
     assert identity_of(None) == ""
+
+
+def test_a_threshold_is_the_one_that_the_environment_is_registered_with() -> None:
+    assert reward_threshold("CartPole-v1") == gym.spec("CartPole-v1").reward_threshold == 475.0
+    assert reward_threshold("any_module:CartPole-v1") == 475.0
+    assert reward_threshold("Pendulum-v1") == -250.0
+    assert reward_threshold("rlhf_ray/CartPoleFixed-v0") == 475.0
+    for none in ("fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "procgen/coinrun-easy", "Nothing-v0", "module:"):
+        assert reward_threshold(none) is None
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_only_environments_without_one_are_listed(name: str) -> None:
+    register()
+    assert gym.spec(name).reward_threshold is None

@@ -1,16 +1,19 @@
-"""CartPole with a fixed episode length, so that the end of an episode reveals nothing about performance."""
+"""CartPole and Acrobot with a fixed episode length, so that the end of an episode reveals nothing about performance."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
-from rlhf_ray.envs.formula import Formula, FormulaReward
+from rlhf_ray.envs.formula import Formula, KnownReward
 
 
-class CartPoleFixed(CartPoleEnv):
+class CartPoleFixed(CartPoleEnv, KnownReward):
     """gymnasium's CartPole-v1 that continues after a fall; registered as ``rlhf_ray/CartPoleFixed-v0``.
 
     In CartPole-v1, an episode ends when the pole falls, and the reward is 1 at every step. Any positive learned reward, even a
@@ -32,6 +35,7 @@ class CartPoleFixed(CartPoleEnv):
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(render_mode=render_mode)
         self.observation_space = spaces.Box(-np.inf, np.inf, shape=(4,), dtype=np.float32)
+        self.formula = Formula("upright", self._upright, inputs=("next_state",))
 
     # CartPoleEnv asserts that the action is in its space.
     def step(self, action: int | NDArray[Any]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -40,11 +44,6 @@ class CartPoleFixed(CartPoleEnv):
         self.steps_beyond_terminated = None
         observation, _, fallen, _, info = super().step(action)  # type: ignore[no-untyped-call]
         return observation, 0.0 if fallen else 1.0, False, False, info
-
-    def ground_truth(self) -> FormulaReward:
-        """Return the reward as a function of the observation after the step."""
-        formula = Formula("upright", self._upright, inputs=("next_state",))
-        return FormulaReward(formula, self.observation_space, self.action_space)
 
     def _upright(self, observations: Any, actions: Any, next_observations: NDArray[Any]) -> NDArray[np.float64]:
         position, angle = next_observations[:, 0], next_observations[:, 2]
@@ -77,3 +76,34 @@ def _draw_track(frame: NDArray[np.uint8], centre: float, end: float) -> None:
     near_a_metre = np.abs(where - np.round(where)) * scale < 2
     track = height * 3 // 4
     frame[track : track + 10, near_a_metre] = 0
+
+
+class AcrobotFixed(AcrobotEnv, KnownReward):
+    """gymnasium's Acrobot-v1 that continues at the goal; registered as ``rlhf_ray/AcrobotFixed-v0``.
+
+    In Acrobot-v1, an episode ends when the tip passes the line, and the reward is -1 until then: any negative constant trains a
+    good policy. Here, the registered environment truncates every episode at exactly 500 steps and never terminates one, and the
+    reward says at each step how high the tip is.
+
+    * Observation: float32 [6]: cosine and sine of the upper link's angle (0: hanging down), cosine and sine of the lower link's
+      angle relative to the upper one, and their velocities (rad/s).
+    * Action: Discrete(3): torque of -1, 0 or 1 N m on the joint between the links for 0.2 s.
+    * Reward: height of the tip above the fixed joint after the step, in m: from -2, hanging down, to 2, upright. Acrobot-v1's line
+      is at 1.
+    """
+
+    metadata: dict[str, Any] = {**AcrobotEnv.metadata}  # noqa: RUF012  # gymnasium's own convention
+    formula = Formula(
+        "height", lambda before, actions, after: tip_height(after), inputs=("next_state",), differentiable=True
+    )
+
+    def step(self, a: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Apply the torque once. Never terminates."""
+        observation, *_ = super().step(a)  # type: ignore[no-untyped-call]
+        return observation, float(tip_height(observation[None])[0]), False, False, {}
+
+
+def tip_height(observations: Any) -> Any:
+    """Compute the height of the tip above the fixed joint in m, ``[n]``, from observations ``[n, 6]``: arrays or tensors."""
+    cos1, sin1, cos2, sin2 = (observations[:, i] for i in range(4))
+    return -cos1 - (cos1 * cos2 - sin1 * sin2)
