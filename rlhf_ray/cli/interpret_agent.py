@@ -69,7 +69,7 @@ def agent_command(words: list[str]) -> None:
 
 def _load(command: InterpretAgent) -> tuple[Agent, str, Path]:
     """Load the agent; return it with its environment's name and the report's default folder."""
-    from rlhf_ray.runs.agents import named_agent
+    from rlhf_ray.runs.policies import named_agent
 
     agent, environment, folder = named_agent(command.run, command.environment)
     return agent, environment, Path("agent_report") if folder is None else folder.path / "interpret" / "agent"

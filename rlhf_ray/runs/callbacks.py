@@ -171,6 +171,22 @@ class Latest(Callback):
         self.values |= {name: value for name, value in metrics.items() if value is not None}
 
 
+class Pausing(Callback):
+    """Pauses the collecting of comparisons alone while the run folder has the file `RunFolder.paused`, from the next iteration on.
+
+    The first labels are always collected.
+    """
+
+    def on_start(self, run: TrainingRun) -> None:
+        """See `Callback.on_start`."""
+        self._ring, self._file = run.algorithm.ring, run.folder.paused
+        self.on_metrics({})
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Look whether the file is there."""
+        self._ring.collecting = not (self._ring.version and self._file.exists())
+
+
 def _said(error: Exception) -> str:
     """The first non-empty line of the error message."""
     text = explain(error) if isinstance(error, OSError) else str(error)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.transitions import Transitions
@@ -24,7 +22,6 @@ from rlhf_ray.reward.sampled_distances import (
     epic,
     recorded_distances,
 )
-from rlhf_ray.runs.folder import RunFolder
 
 PAIRS, IMAGE_PAIRS = 512, 128
 """Steps on which EPIC and DARD compare canonical rewards: EPIC takes the square of it in made-up steps."""
@@ -61,10 +58,6 @@ class RewardDistances:
             int(values["version"]),
             {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]},
         )
-
-    def save(self, folder: RunFolder) -> None:
-        """Write ``distances.json``."""
-        write_text(folder.distances, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def distances_to_truth(
@@ -111,16 +104,3 @@ def logged_distances(
             learned, truth, steps, gamma, rngs[1], pairs=DARD_PAIRS, neighbours=DARD_NEIGHBOURS
         ).value,
     }
-
-
-def run_distances(folder: RunFolder, reward: RewardEnsemble) -> RewardDistances:
-    """Measure the distances on new steps of a run: of its newest policy, of random actions and of mixtures of both.
-
-    Raises:
-        SettingError: the run has no policy yet.
-    """
-    from rlhf_ray.runs.interpret import steps_of_run
-
-    experiment = folder.experiment()
-    steps = steps_of_run(folder, experiment.seed)
-    return distances_to_truth(reward, experiment.environment, steps, experiment.agent_settings.gamma, experiment.seed)

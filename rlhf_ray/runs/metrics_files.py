@@ -7,16 +7,22 @@ import csv
 import io
 import json
 import logging
+import os
+import socket
+import struct
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
+from rlhf_ray.data.metrics import described
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
-from rlhf_ray.runs.events import EventFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlhf_ray.runs.outcome import Outcome
 
 
@@ -77,29 +83,52 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
 
 
 class TensorBoard(Callback):
-    """Writes each iteration's numbers to TensorBoard event files, at step ``env_steps``.
+    """Writes each iteration's numbers to a TensorBoard event file, at step ``env_steps``, atomically.
 
-    On resume, TensorBoard drops events after the last row.
+    On resume, TensorBoard drops events after the last row. tensorboardX's own writer is not used: its thread dies on the first full
+    disk, and after that, writes block forever on a full queue.
     """
 
     def on_start(self, run: TrainingRun) -> None:
         """Create an event file."""
-        last = run.folder.last_metrics()
-        self._events = EventFile(run.folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
+        from tensorboardX.proto import event_pb2  # imports torch, which takes seconds; some commands write nothing
+
+        self._protocol: Any = event_pb2
+        self._described: set[str] = set()
+        folder = run.folder.tensorboard
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._write(file_version="brain.Event:2")
+        if last := run.folder.last_metrics():
+            begins = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(step=last["env_steps"] + 1, session_log=begins)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Write one iteration."""
         values = numbers(metrics)
+        step, summary = int(values.pop("env_steps")), self._protocol.Event().summary
+        for name, value in values.items():
+            added = summary.value.add(tag=name, simple_value=value)
+            if name not in self._described:  # TensorBoard reads the description from the first value
+                added.metadata.summary_description = described(name)
         with carry_on("TensorBoard events"):
-            self._events.add(int(values.pop("env_steps")), values)
+            self._write(step=step, summary=summary)
+            self._described |= set(values)
+
+    def _write(self, **fields: Any) -> None:
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = self._protocol.Event(wall_time=time.time(), **fields).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        checks = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
+        append(self._path, b"".join((length, next(checks), data, next(checks))))
 
 
 class Reporting(Callback):
-    """Writes the report if the run has an outcome."""
+    """Writes the report into the run folder ``path`` if the run has an outcome."""
 
-    def on_start(self, run: TrainingRun) -> None:
-        """Remember the folder."""
-        self._path = run.folder.path
+    def __init__(self, path: Path):
+        self._path = path
 
     def on_end(self, outcome: Outcome | None) -> None:
         """Write the report."""

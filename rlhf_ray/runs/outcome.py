@@ -37,15 +37,15 @@ class Outcome:
     seed: int
     env_steps: int
     comparisons: int
-    held_out_accuracy: float | None
-    random: TrueReturn | None
-    trained: TrueReturn | None
+    held_out_accuracy: float | None = None
+    random: TrueReturn | None = None
+    trained: TrueReturn | None = None
     """None if the run was stopped without time or a policy to evaluate."""
-    reference: TrueReturn | None
-    normalised: float | None
+    reference: TrueReturn | None = None
+    normalised: float | None = None
     """(trained - random) / (reference - random), in mean true returns; None if not meaningful (see `share_of_the_way`)."""
-    train_seconds: float
-    interrupted: bool
+    train_seconds: float = 0.0
+    interrupted: bool = False
     training_return: float | None = None
     """The last mean true return in training, with the stochastic policy."""
     checks: list[Check] = field(default_factory=list)

@@ -184,7 +184,7 @@ def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
     assert set(found.values) == set(DISTANCES)
     assert found.values["epic"].value > 0.2  # it is untrained
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    found.save(folder)
+    folder.distances.write_text(json.dumps(found.to_json()))
     assert RewardDistances.from_json(json.loads(folder.distances.read_text())) == found
     name, shown = scores.section(read_run(folder)).tables[0].rows[0]
     assert name == "EPIC, as published, new steps, reward version 0"
