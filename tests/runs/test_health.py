@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,134 +90,64 @@ def test_the_curves_of_measured_runs(environment: str) -> None:
         assert watch(unlearning)[0][1].name == "reward_hacking"
 
 
-Change = Callable[[list[dict[str, Any]]], None]
+def test_a_learned_return_that_rises_while_the_true_one_falls() -> None:
+    rows = healthy()
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+    at, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert 30 < at < 55
+    assert "true return fell" in alarm.message
 
 
-def drifts(**slopes: float) -> Change:
-    """From the 30th row on, these metrics leave their value there by so much in each iteration."""
+def test_a_learned_return_that_rises_by_its_scale_alone_is_no_hacking() -> None:
+    """A policy that forgets lowers the true return; fits that stretch the reward raise the learned one all the same."""
+    rows = healthy()
+    for i, row in enumerate(rows):
+        row["learned_gain"] = None if i == 0 else row["learned_return_mean"] / 200
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+        row["learned_gain"] = rows[29]["learned_gain"] - 0.02 * i
+    assert watch(rows) == []
 
-    def change(rows: list[dict[str, Any]]) -> None:
-        for i, row in enumerate(rows[30:]):
-            row |= {name: rows[29][name] + slope * i for name, slope in slopes.items()}
 
-    return change
-
-
-def has_gain(rows: list[dict[str, Any]]) -> None:
+def test_hacking_that_the_fits_hide_shows_on_the_probe_set() -> None:
+    """Each fit puts the mean of what it has seen at 0, so the learned return of an exploit may stay where it is."""
+    rows = healthy()
     for row in rows:
         row["learned_gain"] = 0.1 if row["learned_return_mean"] is None else row["learned_return_mean"] / 200
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"]
+        row["learned_gain"] = rows[29]["learned_gain"] + 0.05 * i
+    _, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert "learned reward above the probe set's rose" in alarm.message
 
 
-def without_truth(rows: list[dict[str, Any]]) -> None:
-    """Where people answer, there may be no true reward."""
-    for i, row in enumerate(rows):
+def test_a_learned_return_that_rises_while_the_held_out_accuracy_falls() -> None:
+    rows = healthy()
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = 0.0  # where people answer, there may be no true reward
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+        if "held_out" in row:
+            row |= {"held_out": 20, "held_out_accuracy": 0.9 if i < 15 else 0.5}
+    for row in rows[:30]:
         row["true_return_mean"] = 0.0
-        if i >= 30 and "held_out" in row:
-            row |= {"held_out": 20, "held_out_accuracy": 0.9 if i < 45 else 0.5}
+    at, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert at >= 45
+    assert "0.90 to 0.50" in alarm.message
 
 
-def falls_together(rows: list[dict[str, Any]]) -> None:
+def test_returns_that_fall_or_rise_together_are_no_hacking() -> None:
+    rows = healthy()
     for i, row in enumerate(rows[30:]):
         row["true_return_mean"] -= 30 * i
         row["learned_return_mean"] -= 10 * i
-
-
-def from_then_on(start: int, only: str = "iteration", **values: Any) -> Change:
-    """From this row on, rows with the metric ``only`` have these values."""
-
-    def change(rows: list[dict[str, Any]]) -> None:
-        for row in rows[start:]:
-            row |= values if only in row else {}
-
-    return change
-
-
-def scaled(*factors: tuple[slice, float]) -> Change:
-    def change(rows: list[dict[str, Any]]) -> None:
-        for part, factor in factors:
-            for row in rows[part]:
-                if "reward_std" in row:
-                    row["reward_std"] *= factor
-
-    return change
-
-
-def nearly_all_ties(rows: list[dict[str, Any]]) -> None:
-    for row in rows[30:]:
-        if "ties" in row:
-            row["ties"] = row["comparisons"] - 2
-
-
-FALLS, RISES, STAYS = {"true_return_mean": -30}, {"learned_return_mean": 10}, {"learned_return_mean": 0}
-STOPPED = 1.4 + 2 * np.log(0.01)
-"""The entropy of actions of two dimensions that in both have a hundredth of the deviation at the start."""
-SETTLED = range(40 + SETTLED_FOR - 1, 40 + SETTLED_FOR)
-
-PROVOKED: dict[str, tuple[list[Change], gym.Space[Any], str, range, str]] = {
-    "learned rises, true falls": ([drifts(**FALLS, **RISES)], CHOICES, "reward_hacking", range(31, 55), "true return fell"),
-    # Each fit puts the mean of what it has seen at 0, so the learned return of an exploit may stay where it is.
-    "hidden by the fits, it shows on the probe set": (
-        [has_gain, drifts(**FALLS, **STAYS, learned_gain=0.05)],
-        CHOICES, "reward_hacking", range(31, 60), "learned reward above the probe set's rose",
-    ),
-    "learned rises, held-out accuracy falls": (
-        [without_truth, drifts(**RISES)], CHOICES, "reward_hacking", range(45, 60), "0.90 to 0.50"
-    ),
-    "the reward's scale jumps and comes back": (
-        [scaled((slice(20, 21), 10), (slice(22, 23), 10))], CHOICES, "reward_scale", range(20, 21), "version 10 to 11"
-    ),
-    "it stays up": ([scaled((slice(20, None), 10))], CHOICES, "reward_scale", range(20, 21), "version 10 to 11"),
-    "it falls": ([scaled((slice(20), 10))], CHOICES, "reward_scale", range(20, 21), "version 10 to 11"),
-    "one action of several": ([from_then_on(40, policy_entropy=0.001)], CHOICES, "entropy_collapse", SETTLED, "0.072 %"),
-    "continuous actions stop to vary": (
-        [from_then_on(40, policy_entropy=STOPPED)], FORCES, "entropy_collapse", SETTLED, "standard deviation is 1 %"
-    ),
-    "no answers, round after round": (
-        [from_then_on(30, comparisons=120), from_then_on(30, "wanted", wanted=40, answered=0)],
-        CHOICES, "labels_starving", range(34, 35), "120 of 160 due labels",
-    ),
-    "some answers, round after round": (  # 10 of the 120
-        [from_then_on(30, comparisons=120), from_then_on(30, "wanted", wanted=40, answered=10)],
-        CHOICES, "labels_starving", range(34, 35), "120 of 150 due labels",
-    ),
-    "nearly all answers are ties": ([nearly_all_ties], CHOICES, "fragments_alike", range(30, 31), "123 of 125 answers are"),
-}  # fmt: skip
-"""What happens to a run that learns, its actions, the one alarm, when it is raised, and what it says."""
-
-UNSUSPICIOUS: dict[str, tuple[list[Change], gym.Space[Any]]] = {
-    # A policy that forgets lowers the true return; fits that stretch the reward raise the learned one all the same.
-    "learned rises by its scale alone": ([has_gain, drifts(**FALLS, **RISES, learned_gain=-0.02)], CHOICES),
-    "both fall": ([falls_together], CHOICES),
-    "entropy of continuous actions below 0, which by itself says nothing": (
-        [from_then_on(40, policy_entropy=-0.5)],
-        FORCES,
-    ),
-    "nine tenths of the labels due": (
-        [from_then_on(30, comparisons=270), from_then_on(30, "wanted", wanted=40, answered=10)],
-        CHOICES,
-    ),
-    "no answer in one round": ([lambda rows: rows[30].update(answered=0)], CHOICES),
-}
-
-
-@pytest.mark.parametrize(("changes", "space", "name", "when", "said"), PROVOKED.values(), ids=PROVOKED)
-def test_what_goes_wrong_raises_its_alarm_alone(
-    changes: list[Change], space: gym.Space[Any], name: str, when: range, said: str
-) -> None:
-    rows = healthy()
-    for change in changes:
-        change(rows)
-    at, alarm = the_one(watch(rows, space))
-    assert (alarm.name, at in when) == (name, True), at
-    assert said in alarm.message
-
-
-@pytest.mark.parametrize(("changes", "space"), UNSUSPICIOUS.values(), ids=UNSUSPICIOUS)
-def test_what_only_looks_wrong_raises_none(changes: list[Change], space: gym.Space[Any]) -> None:
-    rows = healthy()
-    for change in changes:
-        change(rows)
-    assert watch(rows, space) == []
+    assert watch(rows) == []
 
 
 @pytest.mark.parametrize("noise", [0.2, 4.0])
@@ -237,6 +166,65 @@ def test_a_return_has_moved_by_three_of_welchs_standard_errors_and_a_fifth_of_it
     assert found.direction.tolist() == directions
 
 
+def test_a_reward_scale_that_jumps() -> None:
+    rows = healthy()
+    rows[20]["reward_std"] *= 10
+    rows[22]["reward_std"] *= 10
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (20, "reward_scale")
+    assert "version 10 to 11" in alarm.message
+    for row in rows[24:]:
+        if "reward_std" in row:
+            row["reward_std"] *= 10  # so that it never falls
+    assert the_one(watch(rows))[0] == 20
+    for row in rows[:20]:
+        if "reward_std" in row:
+            row["reward_std"] *= 100  # so that it only falls
+    assert the_one(watch(rows))[0] == 20
+
+
+def test_a_discrete_policy_that_settles_on_one_action() -> None:
+    rows = healthy()
+    for row in rows[40:]:
+        row["policy_entropy"] = 0.001
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
+    assert "0.072 %" in alarm.message
+
+
+def test_a_continuous_policy_whose_actions_stop_to_vary() -> None:
+    rows = healthy()
+    for row in rows[40:]:
+        row["policy_entropy"] = 1.4 + 2 * np.log(0.01)  # in both of the two dimensions a hundredth of the start
+    at, alarm = the_one(watch(rows, FORCES))
+    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
+    assert "standard deviation is 1 %" in alarm.message
+    for row in rows[40:]:
+        row["policy_entropy"] = -0.5  # negative, which for continuous actions says nothing by itself
+    assert watch(rows, FORCES) == []
+
+
+def test_labels_that_stay_behind_round_after_round() -> None:
+    rows = healthy()
+    for row in rows[30:]:
+        row["comparisons"] = 120
+        if "wanted" in row:
+            row |= {"wanted": 40, "answered": 0}
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (34, "labels_starving")
+    assert "120 of 160 due labels" in alarm.message
+    for row in rows[30:]:
+        if "wanted" in row:
+            row["answered"] = 10  # of the 120
+    assert "120 of 150 due labels" in the_one(watch(rows))[1].message
+    for row in rows[30:]:
+        row["comparisons"] = 270  # nine tenths of 300
+    assert "labels_starving" not in [alarm.name for _, alarm in watch(rows)]
+    once = healthy()
+    once[30]["answered"] = 0
+    assert watch(once) == []
+
+
 def test_labels_that_stay_behind_while_training_goes_on() -> None:
     # What a round came to says nothing here: its questions are open.
     rows: list[dict[str, Any]] = [
@@ -248,6 +236,16 @@ def test_labels_that_stay_behind_while_training_goes_on() -> None:
     at, alarm = the_one(watch(rows))
     assert alarm.name == "labels_starving"
     assert at >= 20 + STARVING_ITERATIONS - 1
+
+
+def test_answers_that_are_nearly_all_ties() -> None:
+    rows = healthy()
+    for row in rows[30:]:
+        if "ties" in row:
+            row["ties"] = row["comparisons"] - 2
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (30, "fragments_alike")
+    assert "123 of 125 answers are ties" in alarm.message
 
 
 def test_answers_that_are_all_ties_are_named_and_not_the_noise_that_is_fitted_to_them() -> None:
