@@ -13,7 +13,7 @@ from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import TrueReturn, evaluate
-from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import all_checkpoints, save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
@@ -129,7 +129,7 @@ def _train(
     latest: Latest,
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
-    checkpoint = newest_checkpoint(folder) if resume else None
+    checkpoint = folder.checkpoint() if resume and all_checkpoints(folder.checkpoints) else None
     # Labels from before the run; None if it did not get that far.
     before = folder.about().get("labels_until") if resume and checkpoint is None else None
     config = preference_config(experiment).preferences(run_dir=folder.path, begun_after=before)
@@ -152,7 +152,11 @@ def _train(
             told.on_links(algorithm.links)
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         with _resumable(algorithm, folder):
-            if not stopped() and _begin(algorithm, interrupted, stopped):
+            begun = False
+            # The first fragments and the first fit take a while; an interrupt loses nothing.
+            with contextlib.suppress(Interrupted), interrupted.at_once():
+                begun = not stopped() and algorithm.begin(stopped)
+            if begun:
                 _iterate(algorithm, experiment.checkpoint_every, folder, told, stopped, started)
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
@@ -194,15 +198,6 @@ def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[
                 save(algorithm, folder)
                 what = f"The run is saved at iteration {algorithm.training_iteration}: mend it and continue"
         raise PartError(f"{failure} {what} with `rlhf-ray train --resume {folder.path}`.") from error
-
-
-def _begin(algorithm: LearnsFromPreferences, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:
-    """Collect the first fragments and fit to the first labels. This takes a while; an interrupt loses nothing."""
-    try:
-        with interrupted.at_once():
-            return algorithm.begin(stopped)
-    except Interrupted:
-        return False
 
 
 def _iterate(
@@ -258,11 +253,3 @@ def save(algorithm: Any, folder: RunFolder) -> None:
         folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES
     )
     keep_policy(folder, written)
-
-
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the run's newest complete checkpoint; None if it has no checkpoint at all."""
-    checkpoint = last_checkpoint(folder.checkpoints)
-    if checkpoint is None and all_checkpoints(folder.checkpoints):
-        folder.checkpoint()  # raises an error that names the damaged files
-    return checkpoint
