@@ -142,16 +142,6 @@ def example_in_the_docs() -> Callback:
     return cast(Callback, names["Best"]())
 
 
-def test_hooks_come_in_the_lists_order_and_ends_in_the_reverse(tmp_path: Path) -> None:
-    log: list[Any] = []
-    told = Callbacks([Heard(log, "a"), Heard(log, "b")])
-    told.on_stage("x")
-    told.on_end(None)  # nothing began, so nothing ends
-    told._started = True
-    told.on_end(None)
-    assert log == [("a", "x"), ("b", "x"), ("b", "end", None), ("a", "end", None)]
-
-
 def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

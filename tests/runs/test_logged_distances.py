@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -76,20 +75,3 @@ def test_they_are_near_those_of_many_more_draws(swings: Fragments) -> None:
     for name, measure in (("epic", epic), ("dard", dard)):
         many = measure(other, truth, steps, 0.95, np.random.default_rng(9), pairs=400)
         assert found[f"{name}_distance"] == pytest.approx(many.value, abs=0.1)
-
-
-def test_they_are_cheap(swings: Fragments) -> None:
-    from rlhf_ray.reward import RewardEnsemble
-    from rlhf_ray.reward.functions.ensemble import EnsembleReward
-    from rlhf_ray.settings import RewardModelSettings
-
-    truth, steps = ground_truth("Pendulum-v1"), Transitions.of_fragments(swings)
-    reward = EnsembleReward(
-        RewardEnsemble(truth.observation_space, truth.action_space, RewardModelSettings())  # type: ignore[arg-type]
-    )
-    taken = []
-    for _ in range(3):
-        before = time.thread_time()
-        logged_distances(reward, truth, steps, 0.95)
-        taken.append(time.thread_time() - before)
-    assert min(taken) < 0.15  # 0.03 s on an idle core
