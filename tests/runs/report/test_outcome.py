@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.measure.intervals import estimate_mean
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.outcome import checks_of, difference, share_of_the_way
+from rlhf_ray.runs.outcome import Outcome, checks_of, difference, share_of_the_way
 from rlhf_ray.runs.progress import ProgressBars
 from rlhf_ray.runs.report.run_report import write_report
 from rlhf_ray.settings import Experiment, PreferenceSettings
@@ -143,42 +144,30 @@ def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_s
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.agents.true_return import evaluate
-    from rlhf_ray.runs.outcome import Outcome
-
     def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
 
     random, trained = (evaluate("MountainCarContinuous-v0", act, episodes=2, seed=0) for act in (None, still))
     assert trained.true_return_mean > random.true_return_mean  # what looked like success
-    folder = RunFolder.create(tmp_path / "run", Experiment(environment="MountainCarContinuous-v0"))
-    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
-    outcome = Outcome(
-        "MountainCarContinuous-v0",
-        0,
-        0,
-        0,
-        None,
-        random,
-        trained,
-        None,
-        None,
-        1.0,
-        False,
-        None,
-        checks_of(numbers),
-        skipped=1,
-    )
-    folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = ProgressBars(folder.experiment())
-    progress.on_start(started(folder))
-    progress.on_end(outcome)
+    folder = ended(tmp_path / "run", "MountainCarContinuous-v0", random, trained, skipped=1)
     said = "takes nearly the same action at every step"
     assert said in (printed := capsys.readouterr().out)
     assert "0 labels (1 pair skipped), " in printed
     assert said in write_report(folder.path).read_text()
     checks = json.loads(folder.result.read_text())["checks"]
     assert {check["name"]: check["passed"] for check in checks} == {RETURN: True, ACTIONS: False}
+
+
+def ended(path: Path, environment: str, random: TrueReturn, trained: TrueReturn, **more: Any) -> RunFolder:
+    """The folder of a run that came to this, which the terminal tells."""
+    folder = RunFolder.create(path, Experiment(environment=environment))
+    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
+    outcome = Outcome(environment, 0, 0, 0, random=random, trained=trained, checks=checks_of(numbers), **more)
+    folder.finish(dataclasses.asdict(outcome), interrupted=False)
+    progress = ProgressBars(folder.experiment())
+    progress.on_start(started(folder))
+    progress.on_end(outcome)
+    return folder
 
 
 def started(folder: RunFolder, needs_ray: bool = True) -> TrainingRun:
@@ -263,20 +252,12 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
 def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.agents.true_return import TrueReturn
-    from rlhf_ray.runs.outcome import Outcome
-
     random, trained = TrueReturn(-90.0, 1.0, 4, 1.0, cut=4), TrueReturn(-20.0, 1.0, 4, 1.0, cut=3)
     numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
     check = the(numbers, "episodes cut")
     assert (check.value, check.passed) == (7, False)
     assert "10,000 steps" in check.remedy
-    folder = RunFolder.create(tmp_path / "run", Experiment(environment="Pendulum-v1"))
-    outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, checks_of(numbers))
-    folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = ProgressBars(folder.experiment())
-    progress.on_start(started(folder))
-    progress.on_end(outcome)
+    folder = ended(tmp_path / "run", "Pendulum-v1", random, trained)
     assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out
     assert "4 (3 cut at 10,000 steps)" in write_report(folder.path).read_text()
     assert json.loads(folder.result.read_text())["trained"]["cut"] == 3
