@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import rlhf_ray
-from rlhf_ray.runs.all_metrics import DECLARE
+from rlhf_ray.runs.metrics_files import DECLARE
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"

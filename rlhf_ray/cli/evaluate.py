@@ -92,7 +92,7 @@ def run(words: list[str]) -> None:
     if command.json:
         values = dataclasses.asdict(returns) | amounts | {"seed": experiment.seed}
         values["reward_model"] = None if scores is None else dataclasses.asdict(scores)
-        values |= {} if distances is None else {"distances": distances.to_json()}
+        values |= {} if distances is None else {"distances": dataclasses.asdict(distances)}
         values |= {} if command.video is None else {"video": str(command.video)}
         print(json.dumps(plain(values)))
         return
@@ -130,7 +130,7 @@ def _distances(folder: Any, reward: Any) -> RewardDistances:
     steps = steps_of_run(folder, of.seed)
     found = distances_to_truth(reward, of.environment, steps, of.agent_settings.gamma, of.seed)
     with carry_on("distances"):  # the folder may be read-only
-        write_text(folder.distances, json.dumps(found.to_json(), indent=2) + "\n")
+        write_text(folder.distances, json.dumps(plain(dataclasses.asdict(found)), indent=2) + "\n")
         _report(folder)
     return found
 

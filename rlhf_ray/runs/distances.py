@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.plain import plain
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.distance_estimates import Estimate
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
-from rlhf_ray.reward.sampled_distances import (
-    DISTANCES,
-    all_distances,
-    dard,
-    epic,
-    recorded_distances,
-)
+from rlhf_ray.reward.sampled_distances import all_distances, dard, epic, recorded_distances
 
 PAIRS, IMAGE_PAIRS = 512, 128
 """Steps on which EPIC and DARD compare canonical rewards: EPIC takes the square of it in made-up steps."""
-
 
 LOGGED_STEPS, EPIC_PAIRS, EPIC_DRAWS, DARD_PAIRS, DARD_NEIGHBOURS = 1000, 128, 16, 64, 4
 """Sizes of `logged_distances`, about 30 ms of one core for vectors. On Pendulum, the estimates are within 0.06 of those of
@@ -45,19 +36,6 @@ class RewardDistances:
 
     version: int
     values: dict[str, Estimate]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        values: dict[str, Any] = plain(asdict(self))
-        return values
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> RewardDistances:
-        """Read what `to_json` returned."""
-        return RewardDistances(
-            int(values["version"]),
-            {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]},
-        )
 
 
 def distances_to_truth(

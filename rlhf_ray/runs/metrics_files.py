@@ -1,4 +1,4 @@
-"""Write a run's metrics to files after each iteration, and its report at the end."""
+"""Write a run's metrics to files after each iteration."""
 
 from __future__ import annotations
 
@@ -12,18 +12,33 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from rlhf_ray.data.atomic import append, write_text
-from rlhf_ray.data.metrics import described
+from rlhf_ray.data.metrics import Metric, described, in_order
 from rlhf_ray.data.plain import plain
-from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 
-if TYPE_CHECKING:
-    from pathlib import Path
+DECLARE = (
+    "rlhf_ray.actors.metrics",
+    "rlhf_ray.actors.ring",
+    "rlhf_ray.measure.error_rates",
+    "rlhf_ray.queries.schedule",
+    "rlhf_ray.reward.fit_report",
+    "rlhf_ray.rllib.metrics",
+    "rlhf_ray.runs.health",
+    "rlhf_ray.runs.probe",
+    "rlhf_ray.runs.train",
+)
+"""The modules that declare metrics, by name: a process that only reads a run folder has not imported them."""
 
-    from rlhf_ray.runs.outcome import Outcome
+
+def all_metrics() -> list[Metric]:
+    """Import the modules that declare metrics, and return these in the order in which they are shown."""
+    for name in DECLARE:
+        import_module(name)
+    return in_order()
 
 
 class MetricsFile(Callback):
@@ -122,20 +137,6 @@ class TensorBoard(Callback):
         length = struct.pack("<Q", len(data))
         checks = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
         append(self._path, b"".join((length, next(checks), data, next(checks))))
-
-
-class Reporting(Callback):
-    """Writes the report into the run folder ``path`` if the run has an outcome."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def on_end(self, outcome: Outcome | None) -> None:
-        """Write the report."""
-        if outcome is not None:
-            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training doesn't need
-
-            write_report(self._path)
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

@@ -27,7 +27,7 @@ from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, Pausing, Traini
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, Reporting, TensorBoard, carry_on
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome, checks_of, share_of_the_way
 from rlhf_ray.runs.policies import keep_policy
@@ -235,6 +235,20 @@ def _evaluate(
 
 def _true_return(experiment: Experiment, act: Any, episodes: int) -> TrueReturn:
     return evaluate(experiment.environment, act, episodes=episodes, seed=experiment.seed)
+
+
+class Reporting(Callback):
+    """Writes the report into the run folder ``path`` if the run has an outcome."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def on_end(self, outcome: Outcome | None) -> None:
+        """Write the report."""
+        if outcome is not None:
+            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training doesn't need
+
+            write_report(self._path)
 
 
 def close(algorithm: Any) -> None:

@@ -1,5 +1,6 @@
 """Scores of a stored reward model are those of its last fit; groups add up; distances and videos of made-up runs."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.plain import plain
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
@@ -17,7 +19,7 @@ from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.sampled_distances import DISTANCES, recorded_distances
 from rlhf_ray.runs import reward_scores
-from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
+from rlhf_ray.runs.distances import distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import STEPS
 from rlhf_ray.runs.report.steps import scores
@@ -182,8 +184,8 @@ def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
     assert set(found.values) == set(DISTANCES)
     assert found.values["epic"].value > 0.2  # it is untrained
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    folder.distances.write_text(json.dumps(found.to_json()))
-    assert RewardDistances.from_json(json.loads(folder.distances.read_text())) == found
+    folder.distances.write_text(json.dumps(plain(dataclasses.asdict(found))))
+    assert read_run(folder).distances == found
     name, shown = scores.section(read_run(folder)).tables[0].rows[0]
     assert name == "EPIC, as published, new steps, reward version 0"
     assert shown.startswith(f"{found.values['epic'].value:.2f} [")

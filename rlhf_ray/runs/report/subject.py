@@ -16,6 +16,7 @@ from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.reward_scores import RewardScores, newest_of_annotators, score_reward
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Presses, doubtful
+from rlhf_ray.study.figures import figures_from
 
 _T = TypeVar("_T")
 
@@ -103,7 +104,7 @@ def read_run(folder: RunFolder) -> Run:
     if suspicions := _read(folder, run, folder.checkpoints, lambda path: folder.suspicions()):
         events = _read(folder, run, manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
         run.doubts = events or ()
-    run.distances = _read(folder, run, folder.distances, lambda path: RewardDistances.from_json(_read_object(path)))
+    run.distances = _read(folder, run, folder.distances, lambda path: figures_from(RewardDistances, _read_object(path)))
     return run
 
 
