@@ -1,6 +1,6 @@
 """Made-up clips, comparisons and environments for the tests. Not a test itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -9,7 +9,9 @@ import numpy.typing as npt
 from scipy import stats
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.fragments import Fragments, Trajectory
+from rlhf_ray.data.rollout import rollout
+from rlhf_ray.envs import make_env
 from rlhf_ray.teachers import Oracle
 
 if TYPE_CHECKING:
@@ -152,6 +154,13 @@ class AlwaysUp:
     def act(self, observation: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         self.asked += 1
         return np.array([self.push], np.float32)
+
+
+def played_at_random(environment: str, episodes: Iterable[int], steps: int) -> list[Trajectory]:
+    """Episodes of an environment in which actions are random, by their seeds, each cut after ``steps``."""
+    env = make_env(environment)
+    env.action_space.seed(0)
+    return [rollout(env, lambda _: env.action_space.sample(), steps=steps, seed=seed).trajectory for seed in episodes]
 
 
 def joined(batches: Sequence[Comparisons]) -> Comparisons:

@@ -10,29 +10,18 @@ import pytest
 
 from rlhf_ray.data.fragments import Fragments, Trajectory
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
 from rlhf_ray.reward.sampled_distances import dard, epic
 from rlhf_ray.runs.distances import logged_distances
-from tests.made_up import some_fragments
+from tests.made_up import played_at_random, some_fragments
 
 
 @pytest.fixture(scope="module")
 def swings() -> Fragments:
     """Fragments of Pendulum under random actions."""
-    env, rng = make_env("Pendulum-v1"), np.random.default_rng(0)
-    cuts = []
-    for episode in range(8):
-        seen, done, paid = [env.reset(seed=episode)[0]], [], []
-        for _ in range(200):
-            done.append(rng.uniform(-2, 2, 1).astype(np.float32))
-            observation, reward, *_ = env.step(done[-1])
-            seen.append(observation)
-            paid.append(float(reward))
-        whole = Trajectory(np.array(seen), np.array(done), np.array(paid), False)
-        cuts += [whole.window(start, 25, 0) for start in range(0, 200, 25)]
-    return Fragments.concatenate(cuts)
+    whole = played_at_random("Pendulum-v1", range(8), 200)
+    return Fragments.concatenate([each.window(start, 25, 0) for each in whole for start in range(0, 200, 25)])
 
 
 def _reward(of: Callable[..., Any], truth: RewardFunction) -> RewardFunction:

@@ -11,7 +11,6 @@ from PIL import Image
 from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.plain import plain
-from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
@@ -29,7 +28,7 @@ from rlhf_ray.runs.video import check_video, write_video
 from rlhf_ray.settings import Experiment, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.study.run import run_here
-from tests.made_up import FORCES, VECTORS, some_comparisons
+from tests.made_up import FORCES, VECTORS, played_at_random, some_comparisons
 
 SHARE = 0.3
 
@@ -169,12 +168,7 @@ def test_while_a_run_trains_again_its_newest_checkpoint_has_the_newest_reward(
 
 
 def pendulum_steps() -> Transitions:
-    env = make_env("Pendulum-v1")
-    env.action_space.seed(0)
-    trajectories = []
-    for episode in range(12):
-        trajectories.append(rollout(env, lambda seen: env.action_space.sample(), steps=60, seed=episode).trajectory)
-    return Transitions.of_trajectories(trajectories)
+    return Transitions.of_trajectories(played_at_random("Pendulum-v1", range(12), 60))
 
 
 def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
