@@ -1,7 +1,7 @@
 """Made-up clips, comparisons and environments for the tests. Not a test itself."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.data.fragments import Fragments, Trajectory
+from rlhf_ray.data.rollout import rollout
+from rlhf_ray.envs import make_env
+from rlhf_ray.store.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
 
 if TYPE_CHECKING:
@@ -179,6 +181,13 @@ class AlwaysUp:
     def act(self, observation: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         self.asked += 1
         return np.array([self.push], np.float32)
+
+
+def played_at_random(environment: str, episodes: Iterable[int], steps: int) -> list[Trajectory]:
+    """Episodes of an environment in which actions are random, by their seeds, each cut after ``steps``."""
+    env = make_env(environment)
+    env.action_space.seed(0)
+    return [rollout(env, lambda _: env.action_space.sample(), steps=steps, seed=seed).trajectory for seed in episodes]
 
 
 def joined(batches: Sequence[Comparisons]) -> Comparisons:

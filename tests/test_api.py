@@ -16,6 +16,7 @@ import pytest
 import rlhf_ray as rr
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.folder import RunFolder
+from tests.made_up import played_at_random
 from tests.test_docs import PAGES, blocks
 from tests.whole_runs import with_path
 
@@ -163,9 +164,7 @@ def test_a_preset_brings_its_settings_and_wrong_settings_leave_nothing_behind(tm
 def test_distances_take_rewards_then_steps() -> None:
     truth, rng = rr.true_reward("Pendulum-v1"), np.random.default_rng(0)
     env = rr.make_env("Pendulum-v1")
-    env.action_space.seed(0)
-    played = [rr.rollout(env, lambda _: env.action_space.sample(), steps=60, seed=seed).trajectory for seed in range(4)]
-    steps = rr.Transitions.of_trajectories(played)
+    steps = rr.Transitions.of_trajectories(played_at_random("Pendulum-v1", range(4), 60))
     twice = rr.CallableReward(lambda *step: 2.0 * truth(*step), env.observation_space, env.action_space)
     for distance in (rr.epic, rr.dard):
         assert distance(twice, truth, steps).value == pytest.approx(0.0, abs=1e-6)

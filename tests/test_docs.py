@@ -193,7 +193,7 @@ def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         raise ParsedError
 
     modules_of_commands = {name.partition(":")[0] for name in cli.COMMANDS.values()}
-    for module in modules_of_commands | {"fit_rewards", "preprocess", "interpret_agent"}:
+    for module in modules_of_commands | {"fit_rewards"}:
         monkeypatch.setattr(importlib.import_module(f"rlhf_ray.cli.{module}"), "parse_arguments", parsed)
     resumed = importlib.import_module("rlhf_ray.cli.tune")._resumed
     monkeypatch.setattr("rlhf_ray.cli.tune._resumed", lambda words: parsed_resume(resumed, words))

@@ -85,47 +85,6 @@ def test_what_macos_lacks_is_used_in_one_file() -> None:
     assert not {path: names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize(
-    ("added", "name"),
-    [
-        ("cores = len(os.sched_getaffinity(0))", "os.sched_getaffinity"),
-        ("from os import posix_fadvise", "os.posix_fadvise"),
-        ("os.fdatasync(sink.fileno())", "os.fdatasync"),
-        ("waiting = select.epoll()", "select.epoll"),
-        ("signal.sigtimedwait([signal.SIGINT], 1.0)", "signal.sigtimedwait"),
-        ("family = socket.AF_NETLINK", "socket.AF_NETLINK"),
-        ("resource.prlimit(0, resource.RLIMIT_AS)", "resource.prlimit"),
-        ("mmap.mmap(-1, 9, flags=mmap.MAP_POPULATE)", "mmap.MAP_POPULATE"),
-        ("peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss", "ru_maxrss"),
-        ("text = open('/proc/self/status').read()", "/proc/self/status"),
-        ("context = get_context('fork')", "fork"),
-        ("ctypes.CDLL('libc.so.6').prctl(1, 9)", "libc.so.6"),
-        ("os.environ['MUJOCO_GL'] = 'egl'", "egl"),
-        ("subprocess.run(['nproc'])", "nproc"),
-    ],
-)
-def test_a_line_that_macos_can_not_run_is_found(added: str, name: str) -> None:
-    text = (Path(__file__).parents[1] / PRODUCT / "data" / "atomic.py").read_text(encoding="utf-8")
-    assert not not_on_macos(ast.parse(text))
-    assert not_on_macos(ast.parse(f"{text}\n{added}\n")) == {name}
-
-
-def test_what_both_systems_have_is_free() -> None:
-    """Each of these is documented for macOS too."""
-    both = {
-        "os.fork",
-        "os.nice",
-        "os.killpg",
-        "os.getloadavg",
-        "os.fsync",
-        "os.link",
-        "signal.SIGALRM",
-        "signal.setitimer",
-    }
-    assert not only_linux() & (both | {"signal.pthread_sigmask", "socket.AF_UNIX", "select.poll", "resource.getrusage"})
-    assert len(only_linux()) > 100
-
-
 COMPREHENSIONS = ("listcomp", "dictcomp", "setcomp")
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import rlhf_ray
-from rlhf_ray.runs.all_metrics import DECLARE
+from rlhf_ray.runs.metrics_files import DECLARE
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"
@@ -178,39 +178,6 @@ def test_each_module_is_used_by_a_command_or_by_what_the_documentation_and_the_e
     assert set(modules) - reached(loads, roots) == set()
 
 
-MODULES = {
-    "": "'''As h.three does.'''",
-    ".a": "import rlhf_ray.b.c\ndef later():\n    from rlhf_ray.d import e",
-    ".b": "",
-    ".b.c": "PARTS = {'name': 'rlhf_ray.f:Part'}",
-    ".d": "",
-    ".d.e": "import rlhf_ray.g.presets\nfrom rlhf_ray.g.steps import NAMES",
-    ".f": "import rlhf_ray.h.commands",
-    ".g": "",
-    ".g.presets": "names = iter_modules(__path__)\nload = lambda name: import_module(f'{__name__}.{name}')",
-    ".g.presets.one": "",
-    ".g.steps": "NAMES = ['one', 'two']\nCATALOGUE = {name: f'{__name__}.{name}:STEP' for name in NAMES}",
-    ".g.steps.one": "",
-    ".h": "",
-    ".h.commands": "COMMANDS = {'run': 'here:run'}\nload = lambda word: import_module(f'rlhf_ray.h.{word}')",
-    ".h.here": "",
-}
-UNUSED = {
-    ".g.steps.three": "import rlhf_ray.b",
-    ".h.one": "import rlhf_ray.h.two",
-    ".h.two": "'''See rlhf_ray.h.one and rlhf_ray.h.three.'''\nimport rlhf_ray.h.one",
-    ".h.three": "",
-}
-"""In no list; two that know only each other; in a sentence."""
-
-
-def test_a_module_that_nothing_loads_is_found() -> None:
-    modules = {f"{PRODUCT}{name}": text for name, text in {**MODULES, **UNUSED}.items()}
-    assert reached({name: loaded(name, modules) for name in modules}, [f"{PRODUCT}.a"]) == {
-        f"{PRODUCT}{name}" for name in MODULES
-    }
-
-
 PROGRAM = """
 import os, random, signal, sys, gymnasium, numpy, torch
 
@@ -239,21 +206,6 @@ def test_importing_the_method_changes_nothing_process_wide_and_neither_ray_nor_t
     """Not by a gradient step either: to import the compiler takes longer than to import torch, in each process that fits."""
     finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == ["True", "False", "False"]
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("from ray._private import utils", True),
-        ("import ray._raylet as raylet", True),
-        ("import ray\nray._private.state.nodes()", True),
-        ("from ray.tune.registry import _global_registry", True),
-        ("import ray\nray.get(actor.__ray_ready__.remote())", False),
-        ("from ray.util import queue", False),
-    ],
-)
-def test_private_names_are_found(line: str, found: bool) -> None:
-    assert bool(private_ray(ast.parse(line))) == found
 
 
 @pytest.mark.parametrize(("link", "module"), [("actors", "actors.ring"), ("tune_configs", "tune_configs.pendulum")])
@@ -332,7 +284,3 @@ def test_no_folder_has_more_lines_than_its_budget() -> None:
         folder: sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")) for folder in budget
     }
     assert {folder: (used[folder], most) for folder, most in budget.items() if used[folder] > most} == {}
-
-
-def test_there_are_no_templates_of_sentences() -> None:
-    assert [path.as_posix() for path in (ROOT / "rlhf_ray").rglob("*.toml")] == []

@@ -29,16 +29,16 @@ COMMANDS = {
     "convert": "convert:run",
     "fit": "fit:run",
     "label": "label:run",
-    "links": "links:run",
-    "pause": "pause:run",
+    "links": "running:links",
+    "pause": "running:pause",
     "interpret": "interpret:no_subject",
     "interpret reward": "interpret:reward",
-    "interpret agent": "interpret_agent:agent_command",
-    "interpret preprocess": "preprocess:preprocess_command",
+    "interpret agent": "interpret:agent",
+    "interpret preprocess": "interpret:preprocess",
     "tune": "tune:run",
     "store": "store:run",
     "submit": "cluster:submit",
-    "doctor": "doctor:run",
+    "doctor": "cluster:doctor",
 }
 """``module:function`` of each command of one or two words in this package; the function takes the remaining arguments."""
 

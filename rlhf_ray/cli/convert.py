@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.spaces import spaces_of
+from rlhf_ray.cli.presets import spaces_of
 from rlhf_ray.data.inputs import check_recorded
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recording_writer import Format, write_episodes

@@ -18,10 +18,8 @@ from rlhf_ray.data.metrics import plain
 from rlhf_ray.settings.checks import Count, check_values
 
 if TYPE_CHECKING:
-    from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.runs.distances import RewardDistances
     from rlhf_ray.runs.folder import RunFolder
-    from rlhf_ray.runs.reward_scores import RewardScores
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ class Evaluate:
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
-    from rlhf_ray.agents.true_return import evaluate
+    from rlhf_ray.agents.true_return import episodes_of, evaluate, success_of
+    from rlhf_ray.measure.error_rates import newest_rates
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
@@ -82,74 +81,38 @@ def run(words: list[str]) -> None:
         write_video(command.video, experiment.environment, policy, command.video_episodes, experiment.seed)
         if command.video.absolute().parent == folder.path:
             _report(folder)
-    found = _Evaluation(folder, iteration, returns, reward is not None, scores, distances, command.video)
+    metrics, unknown = folder.metrics_at(iteration), 0 if iteration == 0 else None
+    amounts = {name: metrics.get(name, unknown) for name in ("env_steps", "comparisons")}
+    if amounts["env_steps"] is None:
+        print(
+            f"rlhf-ray: {folder.metrics} has no entry for the policy's iteration {iteration}, so its environment steps and "
+            "comparisons are unknown.",
+            file=sys.stderr,
+        )
     if command.json:
-        print(json.dumps(plain(found.to_json())))
-    else:
-        found.tell()
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """What `rlhf-ray evaluate` measured."""
-
-    folder: RunFolder
-    iteration: int
-    """The iteration whose policy was evaluated."""
-    returns: TrueReturn
-    has_reward: bool
-    """Whether the run has a reward model of its own."""
-    scores: RewardScores | None
-    distances: RewardDistances | None
-    video: Path | None
-
-    @property
-    def amounts(self) -> dict[str, int | None]:
-        """Environment steps and comparisons until then; None where the metrics don't say."""
-        metrics, unknown = self.folder.metrics_at(self.iteration), 0 if self.iteration == 0 else None
-        return {name: metrics.get(name, unknown) for name in ("env_steps", "comparisons")}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all values by name."""
-        self._warn()
-        values = dataclasses.asdict(self.returns) | self.amounts | {"seed": self.folder.experiment().seed}
-        values["reward_model"] = None if self.scores is None else dataclasses.asdict(self.scores)
-        if self.distances is not None:
-            values["distances"] = self.distances.to_json()
-        if self.video is not None:
-            values["video"] = str(self.video)
-        return values
-
-    def tell(self) -> None:
-        """Print them."""
-        from rlhf_ray.agents.true_return import episodes_of, success_of
-        from rlhf_ray.measure.error_rates import newest_rates
+        values = dataclasses.asdict(returns) | amounts | {"seed": experiment.seed}
+        values["reward_model"] = None if scores is None else dataclasses.asdict(scores)
+        values |= {} if distances is None else {"distances": dataclasses.asdict(distances)}
+        values |= {} if command.video is None else {"video": str(command.video)}
+        print(json.dumps(plain(values)))
+        return
+    names = {"env_steps": "environment steps", "comparisons": "comparisons"}
+    taken = " and ".join(f"{count} {names[name]}" for name, count in amounts.items() if count is not None)
+    success = success_of(returns.success_rate)
+    print(
+        f"{experiment.environment}: true return {returns.true_return_mean:.1f} ± {returns.true_return_std:.1f} over "
+        f"{episodes_of(returns)} episodes"
+        + (f", {success} of them succeeded" if success else "")
+        + (f", after {taken}" if taken else "")
+    )
+    if scores is not None or distances is not None:
         from rlhf_ray.runs.report.steps.scores import score_section
 
-        self._warn()
-        names = {"env_steps": "environment steps", "comparisons": "comparisons"}
-        taken = " and ".join(f"{count} {names[name]}" for name, count in self.amounts.items() if count is not None)
-        mean, std = self.returns.true_return_mean, self.returns.true_return_std
-        print(
-            f"{self.folder.experiment().environment}: true return {mean:.1f} ± {std:.1f} over "
-            f"{episodes_of(self.returns)} episodes"
-            + (f", {success} of them succeeded" if (success := success_of(self.returns.success_rate)) else "")
-            + (f", after {taken}" if taken else "")
-        )
-        if self.scores is not None or self.distances is not None:
-            print_section(score_section(self.scores, self.distances))
-        if self.has_reward and (wrong := newest_rates(self.folder.rows())[0]) is not None:
-            print(f"by the reward model, {wrong.sentence()}")
-        if self.video is not None:
-            print(f"video: {self.video}")
-
-    def _warn(self) -> None:
-        if self.amounts["env_steps"] is None:
-            print(
-                f"rlhf-ray: {self.folder.metrics} has no entry for the policy's iteration {self.iteration}, so its environment "
-                "steps and comparisons are unknown.",
-                file=sys.stderr,
-            )
+        print_section(score_section(scores, distances))
+    if reward is not None and (wrong := newest_rates(folder.rows())[0]) is not None:
+        print(f"by the reward model, {wrong.sentence()}")
+    if command.video is not None:
+        print(f"video: {command.video}")
 
 
 def _distances(folder: Any, reward: Any) -> RewardDistances:
@@ -158,12 +121,16 @@ def _distances(folder: Any, reward: Any) -> RewardDistances:
         raise SettingError(
             f"--distances compares a learned reward with the true one, and {folder.path} has none of its own."
         )
-    from rlhf_ray.runs.distances import run_distances
+    from rlhf_ray.data.atomic import write_text
+    from rlhf_ray.runs.distances import distances_to_truth
+    from rlhf_ray.runs.interpret import steps_of_run
     from rlhf_ray.runs.metrics_files import carry_on
 
-    found = run_distances(folder, reward)
+    of = folder.experiment()
+    steps = steps_of_run(folder, of.seed)
+    found = distances_to_truth(reward, of.environment, steps, of.agent_settings.gamma, of.seed)
     with carry_on("distances"):  # the folder may be read-only
-        found.save(folder)
+        write_text(folder.distances, json.dumps(plain(dataclasses.asdict(found)), indent=2) + "\n")
         _report(folder)
     return found
 

@@ -14,7 +14,7 @@ import tyro
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.spaces import spaces_of
+from rlhf_ray.cli.presets import spaces_of
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock

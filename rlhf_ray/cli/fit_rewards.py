@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.spaces import spaces_of
+from rlhf_ray.cli.presets import spaces_of
 from rlhf_ray.cli.studies import print_section, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock

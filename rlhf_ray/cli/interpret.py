@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ import tyro
 
 from rlhf_ray.cli import overview
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.spaces import spaces_of
+from rlhf_ray.cli.presets import spaces_of
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
+from rlhf_ray.interpret.reward.preprocess.problem import Options
+from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
@@ -152,3 +154,120 @@ def _subject(
         if each is not None:
             data = check_steps(each, data, command.data or str(environment))
     return function, truth, data, environment, gamma
+
+
+@dataclass(frozen=True)
+class InterpretAgent:
+    """Report what an agent remembers, sees and uses: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
+
+    run: tyro.conf.Positional[Path]
+    """A run folder, whose newest policy is examined; a checkpoint; the folder of a saved agent (agent.json); a model of
+    Stable-Baselines3 (.zip); or module:Name of your own agent."""
+    environment: str | None = None
+    """The environment. Default: the run's. Needed for any other agent."""
+    out: Path | None = None
+    """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
+    steps: tuple[str, ...] = ()
+    """Run these steps only, and those that they read, for example --steps bases effects
+    (docs/agent_report.md), or module:Name of your own."""
+    methods: tuple[str, ...] = ()
+    """Use these attribution methods only, for example --methods saliency occlusion_donor (docs/agent_report.md); or module:Name of
+    your own."""
+    effort: float = 1.0
+    """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
+    seed: int = 0
+    """Random seed."""
+
+    def __post_init__(self) -> None:
+        check_amounts(self.effort, self.seed)
+
+
+def agent(words: list[str]) -> None:
+    """Run `rlhf-ray interpret agent`."""
+    command: InterpretAgent = parse_arguments(InterpretAgent, "rlhf-ray interpret agent", words)
+    from rlhf_ray.agents.agent import NetworkAgent
+    from rlhf_ray.data.places import run_path
+    from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
+    from rlhf_ray.interpret.agent.steps.recording import check_agent
+    from rlhf_ray.interpret.agent.subject import AgentSubject
+    from rlhf_ray.interpret.attribution import known_methods
+    from rlhf_ray.runs.policies import named_agent
+
+    known_methods(command.methods)
+    agent, environment, folder = named_agent(command.run, command.environment)
+    default_out = Path("agent_report") if folder is None else folder.path / "interpret" / "agent"
+    subject = AgentSubject(agent, environment, command.seed, command.effort, methods=command.methods)
+    check_agent(subject)
+    study = agent_study(subject, writable(run_path(command.out or default_out)), own_steps(command.steps))
+    about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
+    about |= {"seed": command.seed, "effort": command.effort, "from": str(command.run)}
+    with Lock(study.folder):
+        sections = run_shown(
+            study, command.steps, processes=isinstance(agent, NetworkAgent)
+        )  # functions may not travel
+        page, screen = write_agent_report(sections, study.folder, about)
+    print_screen(screen, {"panel": page.parent / "panel" / "index.html", "report": page})
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Add potential shaping to a reward so that it becomes sparse or smooth. Optimal policies stay the same."""
+
+    path: tyro.conf.Positional[str]
+    """A run folder, a reward model's folder, a table (.npz), or a network saved by imitation (.pt)."""
+    data: Path | None = None
+    """Steps to make it sparse or smooth on: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation. Not
+    needed with --environment if that has a table of its states."""
+    environment: str | None = None
+    """An environment with a table of its states, such as rlhf_ray/EmptyMaze10-v0: all its steps count, and optimal actions are
+    compared."""
+    out: Path = Path("preprocessed")
+    """Folder for the new reward, its certificate and pictures."""
+    options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.environment is None):
+            raise SettingError("Give either --data with recorded steps, or --environment with a table of its states.")
+
+
+def preprocess(words: list[str]) -> None:
+    """Run `rlhf-ray interpret preprocess`."""
+    command: Preprocess = parse_arguments(Preprocess, "rlhf-ray interpret preprocess", words)
+    writable(command.out)
+    with Lock(command.out):
+        _preprocess(command)
+
+
+def _preprocess(command: Preprocess) -> None:
+    with nothing_to_save():
+        import torch
+
+        from rlhf_ray import envs
+        from rlhf_ray.data.recordings import load_transitions
+        from rlhf_ray.interpret.reward.preprocess.run import preprocess, write
+        from rlhf_ray.interpret.reward.tabular import tables_of
+        from rlhf_ray.reward.functions.loading import load_reward
+        from rlhf_ray.runs.interpret import check_steps
+    torch.set_num_threads(1)
+    if command.environment is None:
+        reward = load_reward(command.path)
+        assert command.data is not None
+        steps = load_transitions(command.data)
+        steps = check_steps(reward, steps, command.data)
+        found = preprocess(reward, steps, command.options)
+    else:
+        try:
+            env = envs.make_env(command.environment)
+        except (ValueError, ImportError) as error:
+            raise SettingError(str(error)) from error
+        reward = load_reward(command.path, env.observation_space, env.action_space)
+        tables = tables_of(env, command.options.gamma)
+        if tables is None:
+            raise SettingError(
+                f"--environment is {command.environment}, which has no table of its states; give recorded steps with --data."
+            )
+        found = preprocess(reward, tables.mdp, command.options, observations=tables.observations)
+    write(found, command.out, base_path=command.path)
+    print(f"{command.out}: {found.certificate}")
+    for warning in found.certificate.warnings:
+        print(f"Warning: {warning}")

@@ -1,11 +1,11 @@
-"""Resolve a command's PRESET, and choose the folder of a new run."""
+"""Resolve a command's PRESET or environment, and choose the folder of a new run."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from rlhf_ray import tune_configs
 from rlhf_ray.data import consent
@@ -46,6 +46,32 @@ def preset(name: str) -> Experiment:
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     consent.allow(consent.module_of(name))  # typing the name is consent
     return Experiment(environment=name)
+
+
+def spaces_of(environment: str, *, supported: bool = False) -> tuple[Any, Any]:
+    """Return the observation and action space of an environment.
+
+    Args:
+        environment: its name.
+        supported: whether to check that reward models support them.
+
+    Raises:
+        SettingError: there is no such environment, it can't be made, or its spaces are not supported.
+    """
+    from rlhf_ray import envs
+    from rlhf_ray.envs.spaces import check_spaces
+
+    try:
+        env: Any = envs.make_env(environment)
+        spaces = env.observation_space, env.action_space
+        env.close()
+        if supported:
+            check_spaces(*spaces, environment)
+    except SettingError:
+        raise
+    except (ValueError, ImportError) as error:
+        raise SettingError(str(error)) from error
+    return spaces
 
 
 def check_agent(given: Experiment, before: Experiment) -> None:

@@ -129,7 +129,7 @@ def _record_inside(command: Record) -> None:
     import torch
 
     from rlhf_ray.agents.recorded import InsidePlan
-    from rlhf_ray.runs.agents import named_agent
+    from rlhf_ray.runs.policies import named_agent
     from rlhf_ray.runs.record_inside import levels_of, record_inside_with
 
     torch.set_num_threads(1)

@@ -152,7 +152,7 @@ class Show(_Action):
         if self.out.suffix != ".html":
             raise SettingError(f"{self.out} must end in .html.")
         _check_new(self.out, self.overwrite)
-        from rlhf_ray.runs.report.store_page import write_store_page
+        from rlhf_ray.runs.report.run_report import write_store_page
 
         print(f"{self.out}: {write_store_page(self._open(), self.out, self.comparisons)} comparisons")
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.errors import CallbackError
@@ -106,18 +107,6 @@ class Callbacks:
         self._started = True
         self._tell("on_start", run)
 
-    def on_stage(self, stage: str) -> None:
-        """See `Callback.on_stage`."""
-        self._tell("on_stage", stage)
-
-    def on_links(self, links: dict[str, str]) -> None:
-        """See `Callback.on_links`."""
-        self._tell("on_links", links)
-
-    def on_wait(self, wait: PeopleWait) -> None:
-        """See `Callback.on_wait`."""
-        self._tell("on_wait", wait)
-
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """See `Callback.on_metrics`. Removes values that can't be written as JSON and blames the callback that added them."""
         for callback in self.callbacks:
@@ -142,6 +131,10 @@ class Callbacks:
     def _tell(self, hook: str, *arguments: Any, reverse: bool = False) -> None:
         for callback in reversed(self.callbacks) if reverse else self.callbacks:
             self._tell_one(callback, hook, *arguments)
+
+    on_stage = partialmethod(_tell, "on_stage")
+    on_links = partialmethod(_tell, "on_links")
+    on_wait = partialmethod(_tell, "on_wait")
 
     def _tell_one(self, callback: Callback, hook: str, *arguments: Any) -> None:
         try:
@@ -169,6 +162,22 @@ class Latest(Callback):
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Update the values."""
         self.values |= {name: value for name, value in metrics.items() if value is not None}
+
+
+class Pausing(Callback):
+    """Pauses the collecting of comparisons alone while the run folder has the file `RunFolder.paused`, from the next iteration on.
+
+    The first labels are always collected.
+    """
+
+    def on_start(self, run: TrainingRun) -> None:
+        """See `Callback.on_start`."""
+        self._ring, self._file = run.algorithm.ring, run.folder.paused
+        self.on_metrics({})
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Look whether the file is there."""
+        self._ring.collecting = not (self._ring.version and self._file.exists())
 
 
 def _said(error: Exception) -> str:

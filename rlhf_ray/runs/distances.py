@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.distance_estimates import Estimate
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.function import EnsembleReward
-from rlhf_ray.reward.sampled_distances import (
-    DISTANCES,
-    all_distances,
-    dard,
-    epic,
-    recorded_distances,
-)
-from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.reward.sampled_distances import all_distances, dard, epic, recorded_distances
 
 PAIRS, IMAGE_PAIRS = 512, 128
 """Steps on which EPIC and DARD compare canonical rewards: EPIC takes the square of it in made-up steps."""
-
 
 LOGGED_STEPS, EPIC_PAIRS, EPIC_DRAWS, DARD_PAIRS, DARD_NEIGHBOURS = 1000, 128, 16, 64, 4
 """Sizes of `logged_distances`, about 30 ms of one core for vectors. On Pendulum, the estimates are within 0.06 of those of
@@ -48,23 +36,6 @@ class RewardDistances:
 
     version: int
     values: dict[str, Estimate]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        values: dict[str, Any] = plain(asdict(self))
-        return values
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> RewardDistances:
-        """Read what `to_json` returned."""
-        return RewardDistances(
-            int(values["version"]),
-            {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]},
-        )
-
-    def save(self, folder: RunFolder) -> None:
-        """Write ``distances.json``."""
-        write_text(folder.distances, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def distances_to_truth(
@@ -111,16 +82,3 @@ def logged_distances(
             learned, truth, steps, gamma, rngs[1], pairs=DARD_PAIRS, neighbours=DARD_NEIGHBOURS
         ).value,
     }
-
-
-def run_distances(folder: RunFolder, reward: RewardEnsemble) -> RewardDistances:
-    """Measure the distances on new steps of a run: of its newest policy, of random actions and of mixtures of both.
-
-    Raises:
-        SettingError: the run has no policy yet.
-    """
-    from rlhf_ray.runs.interpret import steps_of_run
-
-    experiment = folder.experiment()
-    steps = steps_of_run(folder, experiment.seed)
-    return distances_to_truth(reward, experiment.environment, steps, experiment.agent_settings.gamma, experiment.seed)

@@ -46,44 +46,30 @@ def extended(
             f"set it to {done + iteration} or more."
         )
     answered = len(PreferenceStore(folder.preferences)) if (folder.preferences / "store.json").exists() else 0
+    learned = before.preferences.comparisons > 0 and not folder.about()["options"].get("true_reward")
     if labels != before.preferences.comparisons:
-        _check_comparisons(folder, before, experiment, answered)
+        why = None
+        if not learned or not labels:
+            why = "but a run keeps whether its reward is learned, fixed or the true one: start a new run."
+        elif labels < answered:
+            why = f"but {answered} are stored in {folder.path}: set it to that or more."
+        elif folder.finished() and steps == before.total_env_steps:
+            why = (
+                f"but the run in {folder.path} has used up total_env_steps={steps}, and comparisons are asked for during the "
+                "training: raise total_env_steps, too."
+            )
+        if why is not None:
+            raise SettingError(f"preferences.comparisons is {labels}, {why}")
     folder.extend(experiment)
-    return experiment, _what_happens(folder, before, experiment, done, answered)
-
-
-def _check_comparisons(folder: RunFolder, before: Experiment, now: Experiment, answered: int) -> None:
-    labels = now.preferences.comparisons
-    if not _asks(folder, before) or not labels:
-        raise SettingError(
-            f"preferences.comparisons is {labels}, but a run keeps whether its reward is learned, fixed or the true one: start a "
-            "new run."
-        )
-    if labels < answered:
-        raise SettingError(
-            f"preferences.comparisons is {labels}, but {answered} are stored in {folder.path}: set it to that or more."
-        )
-    if folder.finished() and now.total_env_steps == before.total_env_steps:
-        raise SettingError(
-            f"preferences.comparisons is {labels}, but the run in {folder.path} has used up total_env_steps={now.total_env_steps}, "
-            "and comparisons are asked for during the training: raise total_env_steps, too."
-        )
-
-
-def _asks(folder: RunFolder, experiment: Experiment) -> bool:
-    """Whether the run's reward is learned, rather than fixed or the environment's own."""
-    return experiment.preferences.comparisons > 0 and not folder.about()["options"].get("true_reward")
-
-
-def _what_happens(folder: RunFolder, before: Experiment, now: Experiment, done: int, answered: int) -> list[str]:
-    steps, labels = now.total_env_steps, now.preferences.comparisons
-    found = [f"{folder.path} goes on from {done} to {steps} environment steps"]
-    if _asks(folder, now):
-        found.append(
+    said = [f"{folder.path} goes on from {done} to {steps} environment steps"]
+    if learned and answered < labels:
+        said.append(
             f"{labels - answered} more comparisons will be asked: those that a run of {steps} steps would have by now first, then "
-            f"as preferences.schedule={now.preferences.schedule} says"
-            if answered < labels
-            else f"all {labels} comparisons are there, so the reward stays as it is; more can be asked with "
+            f"as preferences.schedule={experiment.preferences.schedule} says"
+        )
+    elif learned:
+        said.append(
+            f"all {labels} comparisons are there, so the reward stays as it is; more can be asked with "
             "--preferences.comparisons"
         )
-    return found
+    return experiment, said

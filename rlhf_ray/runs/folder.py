@@ -70,7 +70,8 @@ class RunFolder:
         self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
         self.paused = self.path / "collecting.paused"
-        self._chosen: Path | None = None
+        self.chosen: Path | None = None
+        """The checkpoint that `of_policy` was given."""
         self._lock: Lock | None = None
 
     @staticmethod
@@ -151,14 +152,9 @@ class RunFolder:
         folder = RunFolder(path)
         run = RunFolder(folder.path.parents[1]) if len(folder.path.parents) > 1 else folder
         if not folder.config.exists() and folder.path.parent == run.checkpoints and run.config.exists():
-            run._chosen = folder.path
+            run.chosen = folder.path
             return run
         return folder
-
-    @property
-    def is_of_checkpoint(self) -> bool:
-        """Whether `of_policy` was given a checkpoint."""
-        return self._chosen is not None
 
     def is_there(self) -> RunFolder:
         """Return this folder.
@@ -203,12 +199,10 @@ class RunFolder:
         Raises:
             SettingError: there is none yet, or all are damaged.
         """
-        if self._chosen is not None:
-            if bad := damaged_files(self._chosen) if self._chosen.exists() else ["it does not exist"]:
-                raise SettingError(
-                    f"The checkpoint {self._chosen} is damaged ({', '.join(bad[:3])}); give another one."
-                )
-            return self._chosen
+        if self.chosen is not None:
+            if bad := damaged_files(self.chosen) if self.chosen.exists() else ["it does not exist"]:
+                raise SettingError(f"The checkpoint {self.chosen} is damaged ({', '.join(bad[:3])}); give another one.")
+            return self.chosen
         checkpoint = last_checkpoint(self.checkpoints)
         there = all_checkpoints(self.checkpoints)
         if checkpoint is None and there:
@@ -244,7 +238,7 @@ class RunFolder:
 
     def metrics_at(self, iteration: int) -> dict[str, Any]:
         """The metrics of one iteration; empty if there are none."""
-        return next((row for row in reversed(read_metrics(self.metrics)) if row["iteration"] == iteration), {})
+        return next((row for row in reversed(self.rows()) if row["iteration"] == iteration), {})
 
     def finished(self) -> bool:
         """Whether the run is complete."""
@@ -253,17 +247,12 @@ class RunFolder:
 
     def go_back_to(self, iteration: int) -> None:
         """Delete the metrics of the iterations after ``iteration``, which will be repeated."""
-        rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
+        rows = [row for row in self.rows() if row["iteration"] <= iteration]
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def note_labels(self, last: int) -> None:
-        """Record the number of the store's last event before training starts."""
+        """Record the number of the store's last event before training starts, as ``labels_until``."""
         self._write(self.run, self.about() | {"labels_until": last})
-
-    def labels_before(self) -> int | None:
-        """The number from `note_labels`; None if the run did not get that far or is from an older version."""
-        last: int | None = self.about().get("labels_until")
-        return last
 
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the end time."""
@@ -287,8 +276,7 @@ class RunFolder:
 
     def last_metrics(self) -> dict[str, Any]:
         """The metrics of the last complete iteration; empty before the first."""
-        rows = self.rows()
-        return rows[-1] if rows else {}
+        return next(reversed(self.rows()), {})
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:

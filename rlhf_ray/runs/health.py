@@ -186,10 +186,10 @@ def ensemble_collapse(rows: Rows) -> Trouble | None:
 )
 def below_chance(rows: Rows) -> Trouble | None:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
-    fits = newest(rows, 1, "held_out_accuracy", "held_out")
+    fits = newest(rows, 1, "held_out_accuracy", "held_out_decided")
     if not fits:
         return None
-    accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
+    accuracy, answers = fits[0]["held_out_accuracy"], int(fits[0]["held_out_decided"])
     if not held_out.below_chance(accuracy, answers):
         return None
     message = f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5."
@@ -260,12 +260,6 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Trouble | None
     return None if left >= least else Trouble(f"For {SETTLED_FOR} iterations, the policy's {what}.", left, f"≥ {least}")
 
 
-def held_out_answers(row: Row) -> int:
-    """Return the number of answers behind a row's held-out accuracy; in rows of earlier versions, ties count as well."""
-    value = row.get("held_out_decided")
-    return int(row.get("held_out") or 0) if value is None else int(value)
-
-
 class _Moves:
     """Compares a return's average over the last window with each earlier, non-overlapping window.
 
@@ -284,10 +278,10 @@ class _Moves:
 
 def _accuracy_fell(earlier: Rows, rows: Rows) -> tuple[float, float] | None:
     """The earlier and the current held-out accuracy if it fell significantly, given the number of held-out comparisons."""
-    fits = [newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
+    fits = [newest(part, 1, "held_out_accuracy", "held_out_decided") for part in (earlier, rows)]
     if not all(fits):
         return None
-    (before, of_before), (now, of_now) = ((row["held_out_accuracy"], held_out_answers(row)) for (row,) in fits)
+    (before, of_before), (now, of_now) = ((row["held_out_accuracy"], int(row["held_out_decided"])) for (row,) in fits)
     right = before * of_before + 1 + now * of_now + 1
     share = right / (of_before + of_now + 4)  # Laplace's rule: avoids certainty from a few
     error = math.sqrt(share * (1 - share) * (1 / max(1, of_before) + 1 / max(1, of_now)))

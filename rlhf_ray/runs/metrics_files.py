@@ -1,4 +1,4 @@
-"""Write a run's metrics to files after each iteration, and its report at the end."""
+"""Write a run's metrics to files after each iteration."""
 
 from __future__ import annotations
 
@@ -7,17 +7,36 @@ import csv
 import io
 import json
 import logging
+import os
+import socket
+import struct
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from rlhf_ray.data.atomic import append, write_text
-from rlhf_ray.data.metrics import plain
-from rlhf_ray.runs.all_metrics import all_metrics
+from rlhf_ray.data.metrics import Metric, described, in_order, plain
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
-from rlhf_ray.runs.events import EventFile
 
-if TYPE_CHECKING:
-    from rlhf_ray.runs.outcome import Outcome
+DECLARE = (
+    "rlhf_ray.actors.ring",
+    "rlhf_ray.measure.error_rates",
+    "rlhf_ray.queries.schedule",
+    "rlhf_ray.reward.fit_report",
+    "rlhf_ray.rllib.metrics",
+    "rlhf_ray.runs.health",
+    "rlhf_ray.runs.probe",
+    "rlhf_ray.runs.train",
+)
+"""The modules that declare metrics, by name: a process that only reads a run folder has not imported them."""
+
+
+def all_metrics() -> list[Metric]:
+    """Import the modules that declare metrics, and return these in the order in which they are shown."""
+    for name in DECLARE:
+        import_module(name)
+    return in_order()
 
 
 class MetricsFile(Callback):
@@ -77,36 +96,45 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
 
 
 class TensorBoard(Callback):
-    """Writes each iteration's numbers to TensorBoard event files, at step ``env_steps``.
+    """Writes each iteration's numbers to a TensorBoard event file, at step ``env_steps``, atomically.
 
-    On resume, TensorBoard drops events after the last row.
+    On resume, TensorBoard drops events after the last row. tensorboardX's own writer is not used: its thread dies on the first full
+    disk, and after that, writes block forever on a full queue.
     """
 
     def on_start(self, run: TrainingRun) -> None:
         """Create an event file."""
-        last = run.folder.last_metrics()
-        self._events = EventFile(run.folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
+        from tensorboardX.proto import event_pb2  # imports torch, which takes seconds; some commands write nothing
+
+        self._protocol: Any = event_pb2
+        self._described: set[str] = set()
+        folder = run.folder.tensorboard
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._write(file_version="brain.Event:2")
+        if last := run.folder.last_metrics():
+            begins = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(step=last["env_steps"] + 1, session_log=begins)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Write one iteration."""
         values = numbers(metrics)
+        step, summary = int(values.pop("env_steps")), self._protocol.Event().summary
+        for name, value in values.items():
+            added = summary.value.add(tag=name, simple_value=value)
+            if name not in self._described:  # TensorBoard reads the description from the first value
+                added.metadata.summary_description = described(name)
         with carry_on("TensorBoard events"):
-            self._events.add(int(values.pop("env_steps")), values)
+            self._write(step=step, summary=summary)
+            self._described |= set(values)
 
+    def _write(self, **fields: Any) -> None:
+        from tensorboardX.record_writer import masked_crc32c
 
-class Reporting(Callback):
-    """Writes the report if the run has an outcome."""
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Remember the folder."""
-        self._path = run.folder.path
-
-    def on_end(self, outcome: Outcome | None) -> None:
-        """Write the report."""
-        if outcome is not None:
-            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training doesn't need
-
-            write_report(self._path)
+        data = self._protocol.Event(wall_time=time.time(), **fields).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        checks = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
+        append(self._path, b"".join((length, next(checks), data, next(checks))))
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

@@ -11,11 +11,11 @@ from rlhf_ray.agents.true_return import LONGEST, TrueReturn
 from rlhf_ray.measure.intervals import MeanEstimate, student
 from rlhf_ray.study.section import Check, figure
 
-SURE = 2.0
-"""Standard errors by which two mean returns must differ to count as different."""
+SUGGESTIVE = 0.5
+"""Share of half an interval from which a difference inside it suggests that more episodes would tell."""
 
-SUGGESTIVE = 1.0
-"""Standard errors from which a difference suggests that more episodes would tell."""
+UNUSUAL = 2.0
+"""Standard deviations of an episode's return from which a return in training is above what the policy usually gets."""
 
 COLLAPSED = 0.1
 """Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
@@ -37,15 +37,15 @@ class Outcome:
     seed: int
     env_steps: int
     comparisons: int
-    held_out_accuracy: float | None
-    random: TrueReturn | None
-    trained: TrueReturn | None
+    held_out_accuracy: float | None = None
+    random: TrueReturn | None = None
+    trained: TrueReturn | None = None
     """None if the run was stopped without time or a policy to evaluate."""
-    reference: TrueReturn | None
-    normalised: float | None
+    reference: TrueReturn | None = None
+    normalised: float | None = None
     """(trained - random) / (reference - random), in mean true returns; None if not meaningful (see `share_of_the_way`)."""
-    train_seconds: float
-    interrupted: bool
+    train_seconds: float = 0.0
+    interrupted: bool = False
     training_return: float | None = None
     """The last mean true return in training, with the stochastic policy."""
     checks: list[Check] = field(default_factory=list)
@@ -107,27 +107,39 @@ def agents_of(result: Result) -> tuple[Result | None, Result | None, Result | No
     return trained, random, reference
 
 
-def standard_errors(one: Result, other: Result) -> float:
-    """By how many standard errors ``one`` has the higher true return; 0 if one episode of either tells no error."""
-    difference = one["true_return_mean"] - other["true_return_mean"]
-    if min(_episodes(one), _episodes(other)) < 2 or not difference:
-        return 0.0
-    error = math.hypot(_error(one), _error(other))
-    return float(difference / error) if error else math.copysign(math.inf, difference)
+def difference(one: Result, other: Result) -> MeanEstimate:
+    """By how much ``one`` has the higher mean return (Welch's t); no interval if either was evaluated on one episode."""
+    mean, freedoms = (
+        float(one["true_return_mean"] - other["true_return_mean"]),
+        [_episodes(one) - 1, _episodes(other) - 1],
+    )
+    if min(freedoms) < 1:
+        return MeanEstimate(mean, None, None)
+    squares = [of.get("true_return_std", 0.0) ** 2 / free for of, free in zip((one, other), freedoms, strict=True)]
+    parts = sum(square**2 / free for square, free in zip(squares, freedoms, strict=True))
+    half = student(sum(squares) ** 2 / parts) * math.sqrt(sum(squares)) if parts else 0.0
+    return MeanEstimate(mean, mean - half, mean + half)
 
 
 def _beside_random(trained: Result, random: Result) -> Check:
-    apart = standard_errors(trained, random)
-    fewest = min(_episodes(trained), _episodes(random))
-    passed: bool | None = apart > SURE
-    remedy = LEARN
-    if fewest < 2:
+    above, remedy = difference(trained, random), LEARN
+    passed: bool | None = _sure(above)
+    if above.low is None or above.high is None:
         passed, remedy = None, "One episode has no noise to compare with: evaluate more (--evaluation-episodes)."
-    elif SUGGESTIVE <= apart <= SURE:
-        enough = math.ceil(fewest * (SURE / apart) ** 2 / 10) * 10
+    elif not passed and above.mean > 0 and above.mean >= SUGGESTIVE * (half := above.high - above.mean):
+        enough = math.ceil(min(_episodes(trained), _episodes(random)) * (half / above.mean) ** 2 / 10) * 10
         passed, remedy = None, f"About {enough} episodes (--evaluation-episodes) would decide it. {LEARN}"
-    bound = f"> {figure(float(random['true_return_mean']))} of random actions"
-    return Check.of("true return", passed, _estimate(trained), bound, remedy)
+    return Check.of("true return", passed, _estimate(trained), _above(above, random), remedy)
+
+
+def _sure(above: MeanEstimate) -> bool:
+    return above.low is not None and above.low > 0.0
+
+
+def _above(above: MeanEstimate, random: Result) -> str:
+    """The bound of a return that has to be above that of random actions, with the interval that decides it."""
+    by = "" if above.low is None else f", by more than 0: {figure(above.low)} to {figure(above.high)}"
+    return f"> {figure(float(random['true_return_mean']))} of random actions{by}"
 
 
 def _beside_reference(trained: Result, random: Result, reference: Result) -> Iterator[Check]:
@@ -135,7 +147,7 @@ def _beside_reference(trained: Result, random: Result, reference: Result) -> Ite
     remedy = "With these settings the agent does not learn the task from the true reward either, so this is no valid baseline."
     if _variation(reference, random) < COLLAPSED:
         remedy = "It takes nearly the same action at every step, so it is no valid baseline."
-    bound = f"> {figure(float(random['true_return_mean']))} of random actions"
+    bound = _above(difference(reference, random), random)
     yield Check.of("reference's true return", learned, _estimate(reference), bound, remedy)
     if learned:
         way = _way(trained, random, reference)
@@ -144,7 +156,7 @@ def _beside_reference(trained: Result, random: Result, reference: Result) -> Ite
 
 def _of_actions(variation: float, trained: Result, before: float | None) -> Check:
     remedy = "It takes nearly the same action at every step; its return is that of a constant action."
-    usual = trained["true_return_mean"] + SURE * trained.get("true_return_std", 0.0)
+    usual = trained["true_return_mean"] + UNUSUAL * trained.get("true_return_std", 0.0)
     if before and before > usual:
         remedy += (
             f" In training, the stochastic policy reached {figure(float(before))}: it may have learned something that its most "
@@ -161,7 +173,7 @@ def _check(name: str, passed: bool, value: float, bound: str, remedy: str) -> Ch
 
 def _learned(agent: Result, random: Result) -> bool:
     """Whether an agent is better than random actions, and not by a constant action."""
-    return standard_errors(agent, random) > SURE and not _variation(agent, random) < COLLAPSED
+    return _sure(difference(agent, random)) and not _variation(agent, random) < COLLAPSED
 
 
 def _way(trained: Result, random: Result, reference: Result) -> MeanEstimate:
@@ -173,14 +185,7 @@ def _way(trained: Result, random: Result, reference: Result) -> MeanEstimate:
 
 def _estimate(agent: Result) -> MeanEstimate:
     """An agent's mean return, with its interval over episodes."""
-    mean, episodes = float(agent["true_return_mean"]), _episodes(agent)
-    half = None if episodes < 2 else student(episodes - 1) * _error(agent)
-    return MeanEstimate(mean, None, None) if half is None else MeanEstimate(mean, mean - half, mean + half)
-
-
-def _error(agent: Result) -> float:
-    """The standard error of an agent's mean return; 0 if one episode tells none."""
-    return float(agent.get("true_return_std", 0.0) / math.sqrt(max(1, _episodes(agent) - 1)))
+    return difference(agent, {"true_return_mean": 0.0})
 
 
 def _episodes(agent: Result) -> float:

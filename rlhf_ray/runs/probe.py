@@ -88,10 +88,9 @@ class Probing(Callback):
         self._truth: RewardFunction | None = None
         self._sought = False
         """Whether `_truth` was looked for."""
-        if run.folder.probe.exists() and self._stored():
+        if run.folder.probe.exists() and (store := self._stored()) is not None:
             with carry_on("probe set"):
-                names = json.loads(run.folder.probe.read_text())["fragments"]
-                self._probe = self._open().fragments(names)[1]
+                self._probe = store.fragments(json.loads(run.folder.probe.read_text())["fragments"])[1]
         if self._probe is not None and run.algorithm.ring.version:
             self._read(self._probe)
 
@@ -101,7 +100,10 @@ class Probing(Callback):
             return
         if self._probe is None:
             with carry_on("probe set"):
-                self._probe = self._make(metrics["comparisons"])
+                probe = self._compared(metrics["comparisons"], newest=False)
+                if probe is not None:
+                    write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
+                self._probe = probe
             if self._probe is None:
                 return
         if metrics["reward_version"] not in self._readings:
@@ -163,19 +165,11 @@ class Probing(Callback):
         self._readings = {version: self._readings[version] for version in kept} | {reading.version: reading}
         return reading, reward
 
-    def _make(self, comparisons: int) -> Fragments | None:
-        """Choose the probe set from the fragments compared so far, spread evenly, and keep it in the run folder."""
-        probe = self._compared(comparisons, newest=False)
-        if probe is not None:
-            write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
-        return probe
-
-    def _stored(self) -> bool:
-        return (self._run.folder.preferences / "store.json").exists()
-
-    def _open(self) -> PreferenceStore:
-        if self._store is None:
-            self._store = PreferenceStore(self._run.folder.preferences, create=False)
+    def _stored(self) -> PreferenceStore | None:
+        """The run's store, once there is one."""
+        folder = self._run.folder.preferences
+        if self._store is None and (folder / "store.json").exists():
+            self._store = PreferenceStore(folder, create=False)
         return self._store
 
     def _compared(self, comparisons: int, *, newest: bool) -> Fragments | None:
@@ -183,9 +177,9 @@ class Probing(Callback):
 
         After a kill, the store may be ahead of the run, which will ask for the rest again.
         """
-        if not self._stored():
+        if (store := self._stored()) is None:
             return None
-        snapshot = self._open().snapshot()
+        snapshot = store.snapshot()
         held = min(len(snapshot), int(comparisons))
         if not held:
             return None

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -64,9 +63,7 @@ class Counting:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def show(self, done: int, note: str = "", *, line: bool = True) -> None:
@@ -139,7 +136,7 @@ class Labelled:
 
     def close(self) -> None:
         """Remove the bar."""
-        self._count.__exit__(None, None, None)
+        self._count.__exit__()
 
 
 class ProgressBars(Callback):
@@ -153,6 +150,8 @@ class ProgressBars(Callback):
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
+        budgets = {"env steps": experiment.total_env_steps, "labels": experiment.preferences.comparisons}
+        self._budgets = {bar: budget for bar, budget in budgets.items() if budget}
         self.console = _Console()
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -174,20 +173,16 @@ class ProgressBars(Callback):
                 TimeElapsedColumn(),
                 console=self.console,
             )
-            preferences = self.experiment.preferences
-            totals = {"env steps": self.experiment.total_env_steps}
-            if preferences.comparisons:
-                totals |= {
-                    "labels": preferences.comparisons,
-                    "reward fits": min(preferences.rounds, self._iterations()) + 1,
-                }
+            totals = dict(self._budgets)
+            if "labels" in totals:
+                first = self.experiment.resolved_fragments().initial_env_steps
+                iterations = (totals["env steps"] - first) // self.experiment.agent_settings.iteration_env_steps - 1
+                totals["reward fits"] = min(self.experiment.preferences.rounds, iterations) + 1
             self._tasks = {name: self._bars.add_task(name, total=total, note="") for name, total in totals.items()}
             self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -239,15 +234,15 @@ class ProgressBars(Callback):
         if (wrong := newest_rates([metrics])[0]) is not None:
             self._wrong = wrong.sentence()
         done = {"env steps": metrics["env_steps"]}
-        if self.experiment.preferences.comparisons:  # otherwise the reward model is given
+        if "labels" in self._budgets:  # otherwise the reward model is given
             done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
         if self._bars is not None:
             for bar, completed in done.items():
                 self._bars.update(self._tasks[bar], completed=completed, note=", ".join(self._notes(bar)))
         elif time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
-            totals = {"env steps": self.experiment.total_env_steps, "labels": self.experiment.preferences.comparisons}
-            counts = [f"{bar} {count}" + (f"/{totals[bar]}" if bar in totals else "") for bar, count in done.items()]
+            of = {bar: f"/{budget}" for bar, budget in self._budgets.items()}
+            counts = [f"{bar} {count}{of.get(bar, '')}" for bar, count in done.items()]
             notes = [note for bar in done for note in self._notes(bar)]
             self._say(", ".join(counts + notes))
 
@@ -272,15 +267,13 @@ class ProgressBars(Callback):
         """Remove the bars, and print the outcome and the path of the report."""
         if self._bars is not None:
             self._bars.stop()
-        if outcome is not None:
-            self._summarise(outcome)
-
-    def _summarise(self, outcome: Outcome) -> None:
+        if outcome is None:
+            return
         table = _table_of(outcome)
         if table.row_count:
             self.console.print(table)
         if outcome.trained is None:
-            self.console.print(f"not evaluated; run `rlhf-ray evaluate {self._folder.path}`", soft_wrap=True)
+            self._say(f"not evaluated; run `rlhf-ray evaluate {self._folder.path}`")
         for check in outcome.checks:
             if not check.passed:
                 self.console.print(check.text, style="bold yellow", markup=False, highlight=False, soft_wrap=True)
@@ -288,28 +281,20 @@ class ProgressBars(Callback):
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:
             self._say(f"{unspent} of {budget} labels were not used, because nearly all answers were ties.")
+        way, accuracy = outcome.normalised, outcome.held_out_accuracy
         parts = [
+            "" if way is None else f"normalised return {way:.2f} (0 random, 1 trained on the true reward)",
             f"{outcome.comparisons} labels" + (f" ({pairs_skipped(outcome.skipped)})" if outcome.skipped else ""),
+            "" if accuracy is None else f"held-out accuracy {share_of(accuracy, outcome.held_out_decided)}",
+            self._wrong,
             f"{outcome.env_steps} environment steps",
             f"{outcome.train_seconds:.0f} s",
+            "stopped early" if outcome.interrupted else "",
         ]
-        if outcome.held_out_accuracy is not None:
-            parts.insert(1, f"held-out accuracy {share_of(outcome.held_out_accuracy, outcome.held_out_decided)}")
-        if self._wrong:
-            parts.insert(1 + (outcome.held_out_accuracy is not None), self._wrong)
-        if outcome.normalised is not None:
-            parts.insert(0, f"normalised return {outcome.normalised:.2f} (0 random, 1 trained on the true reward)")
-        if outcome.interrupted:
-            parts.append("stopped early")
-        self._say(", ".join(parts))
+        self._say(", ".join(filter(None, parts)))
         self._say(f"report: {self._folder.report}")
         if outcome.interrupted:
-            self.console.print(f"to continue: rlhf-ray train --resume {self._folder.path}", soft_wrap=True)
-
-    def _iterations(self) -> int:
-        return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (
-            self.experiment.agent_settings.iteration_env_steps
-        ) - 1
+            self._say(f"to continue: rlhf-ray train --resume {self._folder.path}")
 
 
 def _table_of(outcome: Outcome) -> Table:

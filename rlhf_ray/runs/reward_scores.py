@@ -137,12 +137,12 @@ def scores_of_run(folder: RunFolder) -> tuple[RewardEnsemble, RewardScores | Non
 def newest_of_annotators(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
     """Return each annotator's error rate in the likelihood and rationality, from the newest row of metrics that has it.
 
-    In runs of earlier versions, the likelihood has the estimated error rate. Both are empty if not estimated.
+    Both are empty if not estimated.
     """
-    found: dict[str, dict[str, float]] = {"error_rate": {}, "error_rate_assumed": {}, "rationality": {}}
+    found: dict[str, dict[str, float]] = {"error_rate_assumed": {}, "rationality": {}}
     for row in rows:
         for name, value in row.items():
             metric, _, annotator = name.partition("/")
             if annotator and metric in found and value is not None:
                 found[metric][annotator] = float(value)
-    return found["error_rate"] | found["error_rate_assumed"], found["rationality"]
+    return found["error_rate_assumed"], found["rationality"]

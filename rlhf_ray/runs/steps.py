@@ -27,13 +27,9 @@ def load_steps(path: Path | str, most: int | None = None) -> Transitions:
     folder = RunFolder(path)
     if not folder.config.exists():
         return load_transitions(path, most)
-    if not folder.preferences.exists():
-        raise SettingError(
-            f"{folder.path} has no labelled clips; record steps with `rlhf-ray record {path} --out FOLDER`."
-        )
-    store = PreferenceStore(folder.preferences, create=False)
     last = None if most is None else max(1, most)  # each comparison has a step or more
-    comparisons = store.load(last)
+    there = folder.preferences.exists()
+    comparisons = PreferenceStore(folder.preferences, create=False).load(last) if there else None
     if comparisons is None:
         raise SettingError(
             f"{folder.path} has no labelled clips; record steps with `rlhf-ray record {path} --out FOLDER`."

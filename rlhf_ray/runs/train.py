@@ -13,7 +13,7 @@ from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import TrueReturn, evaluate
-from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import all_checkpoints, save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
@@ -23,14 +23,13 @@ from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config, reference_config
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.reference import train_reference
-from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
+from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, Pausing, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, Reporting, TensorBoard, carry_on
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome, checks_of, share_of_the_way
-from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.runs.policies import keep_policy
 from rlhf_ray.runs.probe import Probing
 from rlhf_ray.settings import Experiment
@@ -77,7 +76,7 @@ def train(
     join_cluster()  # before `interruptible`, because Ray sets its own handler of SIGTERM when it connects
     with folder.writing(), interruptible() as interrupted:
         latest = Latest()
-        files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting())
+        files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting(folder.path))
         told = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
@@ -95,7 +94,25 @@ def train(
             whole = (
                 finished and trained is not None and (best is not None or not reference)
             )  # otherwise it can be resumed
-            outcome = _outcome(experiment, folder, latest, seconds, random, trained, best, interrupted=not whole)
+            last, store = latest.values, folder.preferences
+            outcome = Outcome(
+                environment=experiment.environment,
+                seed=experiment.seed,
+                env_steps=last.get("env_steps", 0),
+                comparisons=len(PreferenceStore(store)) if store.exists() else 0,
+                held_out_accuracy=last.get("held_out_accuracy"),
+                held_out_decided=last.get("held_out_decided"),
+                random=random,
+                trained=trained,
+                reference=best,
+                train_seconds=seconds,
+                interrupted=not whole,
+                training_return=last.get("true_return_mean"),
+                skipped=last.get("skipped", 0),
+                reward_threshold=reward_threshold(experiment.environment),
+            )
+            numbers = asdict(outcome)
+            outcome = replace(outcome, normalised=share_of_the_way(numbers), checks=checks_of(numbers))
             folder.finish(asdict(outcome), interrupted=not whole)
         finally:
             told.on_end(outcome)
@@ -112,10 +129,10 @@ def _train(
     latest: Latest,
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
-    checkpoint = newest_checkpoint(folder) if resume else None
-    config = preference_config(experiment).preferences(
-        run_dir=folder.path, begun_after=folder.labels_before() if resume and checkpoint is None else None
-    )
+    checkpoint = folder.checkpoint() if resume and all_checkpoints(folder.checkpoints) else None
+    # Labels from before the run; None if it did not get that far.
+    before = folder.about().get("labels_until") if resume and checkpoint is None else None
+    config = preference_config(experiment).preferences(run_dir=folder.path, begun_after=before)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
         algorithm: LearnsFromPreferences = config.algo_class(config, ring_callbacks=told, iterating=interrupted.at_once)
@@ -135,7 +152,11 @@ def _train(
             told.on_links(algorithm.links)
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         with _resumable(algorithm, folder):
-            if not stopped() and _begin(algorithm, interrupted, stopped):
+            begun = False
+            # The first fragments and the first fit take a while; an interrupt loses nothing.
+            with contextlib.suppress(Interrupted), interrupted.at_once():
+                begun = not stopped() and algorithm.begin(stopped)
+            if begun:
                 _iterate(algorithm, experiment.checkpoint_every, folder, told, stopped, started)
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
@@ -179,15 +200,6 @@ def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[
         raise PartError(f"{failure} {what} with `rlhf-ray train --resume {folder.path}`.") from error
 
 
-def _begin(algorithm: LearnsFromPreferences, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:
-    """Collect the first fragments and fit to the first labels. This takes a while; an interrupt loses nothing."""
-    try:
-        with interrupted.at_once():
-            return algorithm.begin(stopped)
-    except Interrupted:
-        return False
-
-
 def _iterate(
     algorithm: LearnsFromPreferences,
     checkpoint_every: int,
@@ -225,37 +237,18 @@ def _true_return(experiment: Experiment, act: Any, episodes: int) -> TrueReturn:
     return evaluate(experiment.environment, act, episodes=episodes, seed=experiment.seed)
 
 
-def _outcome(
-    experiment: Experiment,
-    folder: RunFolder,
-    latest: Latest,
-    seconds: float,
-    random: TrueReturn | None,
-    trained: TrueReturn | None,
-    reference: TrueReturn | None,
-    *,
-    interrupted: bool,
-) -> Outcome:
-    """The outcome of the run."""
-    outcome = Outcome(
-        environment=experiment.environment,
-        seed=experiment.seed,
-        env_steps=latest.values.get("env_steps", 0),
-        comparisons=len(PreferenceStore(folder.preferences)) if folder.preferences.exists() else 0,
-        held_out_accuracy=latest.values.get("held_out_accuracy"),
-        held_out_decided=latest.values.get("held_out_decided"),
-        random=random,
-        trained=trained,
-        reference=reference,
-        normalised=None,
-        train_seconds=seconds,
-        interrupted=interrupted,
-        training_return=latest.values.get("true_return_mean"),
-        skipped=latest.values.get("skipped", 0),
-        reward_threshold=reward_threshold(experiment.environment),
-    )
-    numbers = asdict(outcome)
-    return replace(outcome, normalised=share_of_the_way(numbers), checks=checks_of(numbers))
+class Reporting(Callback):
+    """Writes the report into the run folder ``path`` if the run has an outcome."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def on_end(self, outcome: Outcome | None) -> None:
+        """Write the report."""
+        if outcome is not None:
+            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training doesn't need
+
+            write_report(self._path)
 
 
 def close(algorithm: Any) -> None:
@@ -274,11 +267,3 @@ def save(algorithm: Any, folder: RunFolder) -> None:
         folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES
     )
     keep_policy(folder, written)
-
-
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the run's newest complete checkpoint; None if it has no checkpoint at all."""
-    checkpoint = last_checkpoint(folder.checkpoints)
-    if checkpoint is None and all_checkpoints(folder.checkpoints):
-        folder.checkpoint()  # raises an error that names the damaged files
-    return checkpoint

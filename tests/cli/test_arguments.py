@@ -1,7 +1,9 @@
 """What is wrong with a value on the command line is one line; first comparisons follow the budget."""
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -55,16 +57,36 @@ from rlhf_ray.data.places import make_run_folder
             "rlhf-ray: preferences.annotators is 'oracle@0'; write a teacher's name, ",
         ),
         (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder, or one of its checkpoints."),
+        (["evaluate", "/nowhere"], "rlhf-ray: /nowhere is not a run folder"),
+        (["train", "pendulm"], "rlhf-ray: 'pendulm' is not a preset; did you mean pendulum?"),
+        (["train", "fixed/CartPol-v1"], "rlhf-ray: There is no environment 'CartPol-v1'."),
+        (["train", "pendulum", "--environment", "Pendulum-v9"], "rlhf-ray: .*Pendulum-v9.*Pendulum-v1"),
+        (["train", "pendulum", "--fragments.length", "300"], "rlhf-ray: fragments.length is 300.*200"),
+        (["train", "pendulum", "--preferences.comparisons", "0"], "rlhf-ray: preferences.comparisons is 0"),
+        (["train", "pendulum", "--environment", "FrozenLake-v1"], r"rlhf-ray: .*FrozenLake-v1.*Discrete\(16\)"),
+        (["train", "pendulum", "--reward-model.network", "cnn"], "rlhf-ray: reward_model.network is 'cnn'"),
+        (["train", "pendulum", "--ppo.network", "impala"], "rlhf-ray: ppo.network is 'impala'"),
+        (["train", "pendulum", "--total-env-steps", "100"], "rlhf-ray: .*total_env_steps.*100"),
+        (["train", "CartPole-v1", "--fast"], "rlhf-ray: .*preferences.allow_variable_horizon"),
+        (["tune", "nothing"], "rlhf-ray: 'nothing' is .*pendulum"),
+        (
+            ["tune", "--trials", "3", "pendulum"],
+            "rlhf-ray: --trials is given before a preset; .*rlhf-ray tune PRESET --trials",
+        ),
     ],
 )
-def test_a_value_that_cannot_work_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_cannot_work_is_one_line_and_leaves_nothing_behind(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = ["--run-dir", str(tmp_path / "run")] if words[0] == "train" and len(words) > 1 else []
     with pytest.raises(SystemExit) as ended:
-        cli.main(words)
+        cli.main([*words, *run])
     said = capsys.readouterr()
     assert ended.value.code == 2
-    assert said.err.startswith(line)
+    assert said.err.startswith(line) or re.match(line, said.err), said.err
     assert said.err.count("\n") == 1
-    assert not said.out
+    assert "rlhf-ray: " not in said.out
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_option_is_named() -> None:

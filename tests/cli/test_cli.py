@@ -45,50 +45,12 @@ SMALL = [
 ]
 
 
-def fails_with(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as error:
-        cli.main(arguments)
-    assert error.value.code == 2 or isinstance(error.value.code, str)
-    printed = capsys.readouterr()
-    return printed.out + printed.err + str(error.value.code)
-
-
-def test_without_a_command_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main([])
-    printed = capsys.readouterr().out
-    for name in cli.COMMANDS:
-        assert name in printed
-
-
-def test_the_help_of_train_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert ", ".join(tune_configs.names()) in printed
-
-
 def test_a_terminal_without_our_characters_gets_plain_ones() -> None:
     environment = _environment() | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([PROGRAM], capture_output=True, env=environment, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"usage: rlhf-ray COMMAND ..." in done.stdout
     assert "−1 ± …".encode("ascii", "in_plain_characters") == b"-1 +- ..."
-
-
-def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["train", "cartpole", "--help"])
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for option in (
-        "--total-env-steps",
-        "--fragments.start-share",
-        "--reward-model.hidden",
-        "--ppo.gamma",
-        "--reference",
-    ):
-        assert option in printed
-    assert "(default: rlhf_ray/CartPoleFixed-v0)" in printed
-    assert "Fraction (0 ≤ x < 1) of answers assumed to be random" in printed
 
 
 @pytest.mark.parametrize("name", tune_configs.names())
@@ -114,41 +76,6 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
     printed = " ".join(capsys.readouterr().out.split())
     assert "mean true return 5.0, 75 % of episodes succeeded after 200 steps" in printed
     assert "(random actions: 1.0, 0 % of episodes succeeded)" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["fly"], ["fly"]),
-        (["train", "pendulm"], ["pendulm", "pendulum", "preset"]),
-        (["train", "fixed/CartPol-v1"], ["rlhf-ray: There is no environment 'CartPol-v1'."]),
-        (["train", "pendulum", "--environment", "Pendulum-v9"], ["Pendulum-v9", "Pendulum-v1"]),
-        (["train", "pendulum", "--fragments.length", "300"], ["fragments.length", "300", "200"]),
-        (["train", "pendulum", "--preferences.comparisons", "0"], ["preferences.comparisons", "0"]),
-        (["train", "pendulum", "--environment", "FrozenLake-v1"], ["FrozenLake-v1", "Discrete(16)"]),
-        (["train", "pendulum", "--reward-model.network", "cnn"], ["reward_model.network", "cnn"]),
-        (["train", "pendulum", "--ppo.network", "impala"], ["ppo.network", "impala"]),
-        (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),
-        (["evaluate", "/nowhere"], ["/nowhere", "not a run folder"]),
-        (["tune", "nothing"], ["nothing", "pendulum"]),
-        (["tune", "--trials", "3", "pendulum"], ["--trials", "before a preset", "rlhf-ray tune PRESET --trials"]),
-        (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "between 0"]),
-        (["train", "CartPole-v1", "--fast"], ["preferences.allow_variable_horizon", "False", "set"]),
-        (
-            ["train", "pendulum", "--preferences.comparisons", "1000000"],
-            ["preferences.comparisons", "1000000", "lower it"],
-        ),
-    ],
-)
-def test_wrong_settings_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: list[str]
-) -> None:
-    if arguments[0] == "train":
-        arguments = [*arguments, "--run-dir", str(tmp_path / "run")]
-    printed = " ".join(fails_with(capsys, *arguments).replace("│", " ").split())
-    for word in words:
-        assert word in printed
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -217,11 +144,6 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     assert "returns_rank" in scored["correlations"]
     assert (values["env_steps"], values["comparisons"], values["seed"]) == (2800, 40, 5)
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
-
-
-def test_commands_that_train_nothing_import_no_torch() -> None:
-    script = "import sys, rlhf_ray.cli; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
 OWN_ENVIRONMENT = """
@@ -326,9 +248,3 @@ def _await(process: subprocess.Popen[str], done: Callable[[], bool]) -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "RAY_AUTH_MODE": "disabled"}
-
-
-def _run(*arguments: str) -> str:
-    finished = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, env=_environment(), timeout=280)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return finished.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.cli.preprocess import preprocess_command
+from rlhf_ray.cli.interpret import preprocess
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.reward.functions.loading import load_reward
@@ -19,13 +19,13 @@ def test_a_table_is_preprocessed_in_its_environment(tmp_path: Path, capsys: pyte
     env = make_env("rlhf_ray/EmptyMaze4-v0", shaping="dense")
     np.savez(tmp_path / "dense.npz", table=env.unwrapped.ground_truth().table)
     words = [str(tmp_path / "dense.npz"), "--environment", "rlhf_ray/EmptyMaze4-v0", "--out", str(tmp_path / "out")]
-    preprocess_command([*words, "--options.objective", "sparse_log"])
+    preprocess([*words, "--options.objective", "sparse_log"])
     assert "optimal actions unchanged in every state" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "certificate.json").read_text())["mean_size_after"] < 0.0625
     shaped = load_reward(tmp_path / "out")
     assert isinstance(shaped, ShapedReward)
     assert shaped.gamma == 0.99
     with pytest.raises(SettingError, match="no table of its states"):
-        preprocess_command([*words[:2], "CartPole-v1", *words[3:]])
+        preprocess([*words[:2], "CartPole-v1", *words[3:]])
     with pytest.raises(SettingError, match="either --data"):
-        preprocess_command(words[:1])
+        preprocess(words[:1])

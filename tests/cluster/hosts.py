@@ -6,16 +6,19 @@ The file system is otherwise shared, and with it Python and its packages. Proces
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.whole_runs import with_path
 
@@ -149,12 +152,26 @@ class Host:
             self.process.wait(30)
 
 
-def connect(first: Host, *others: Host) -> list[str]:
-    """Put the hosts on one network, with a switch on the first; their addresses."""
+@contextlib.contextmanager
+def connected(folder: Path, *names: str) -> Iterator[list[Host]]:
+    """Hosts of these names on one network: 10.77.0.1, 10.77.0.2, … Whoever has the key ``folder/key`` may log in."""
+    if (lacks := missing()) is not None:
+        pytest.skip(lacks)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
+    made: list[Host] = []
+    try:
+        made += (Host(folder / name, (folder / "key.pub").read_text()) for name in names)
+        _connect(*made)
+        yield made
+    finally:
+        for host in made:
+            host.close()
+
+
+def _connect(first: Host, *others: Host) -> None:
     first.net("link", "add", "switch", "type", "bridge")
     first.net("address", "add", "10.77.0.1/24", "dev", "switch")
     first.net("link", "set", "switch", "up")
-    addresses = ["10.77.0.1"]
     for number, host in enumerate(others, start=2):
         link = f"link{number}"
         first.net("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(host.process.pid))
@@ -162,5 +179,12 @@ def connect(first: Host, *others: Host) -> list[str]:
         host.net("address", "add", f"10.77.0.{number}/24", "dev", "eth0")
         host.net("link", "set", "eth0", "up")
         host.net("route", "add", "default", "via", "10.77.0.1")  # leads nowhere; Ray finds its own address by it
-        addresses.append(f"10.77.0.{number}")
-    return addresses
+
+
+def wait(what: Callable[[], Any], within: float = 60.0) -> Any:
+    """What ``what`` returns, as soon as that is true."""
+    deadline = time.monotonic() + within
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.2)
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rlhf_ray.interpret.reward.steps import NAMES
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 from tests.cluster.head import BIN, Head
+from tests.cluster.hosts import wait
 
 SMALL = [
     *("--total-env-steps", "2000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
@@ -69,18 +69,10 @@ def job_in(printed: str) -> str:
     return found.group()
 
 
-def wait(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.2)
-    return found
-
-
 def run_of(job: str, home: Path) -> RunFolder:
     """The run that a job trains, as soon as it has metrics."""
-    (path,) = wait(lambda: list((home / "runs").glob(f"*-{job[-4:]}/metrics.jsonl")))
-    wait(lambda: path.stat().st_size)
+    (path,) = wait(lambda: list((home / "runs").glob(f"*-{job[-4:]}/metrics.jsonl")), PATIENCE)
+    wait(lambda: path.stat().st_size, PATIENCE)
     return RunFolder(path.parent)
 
 
@@ -122,7 +114,7 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_stopped(head:
     first = somebody.submits("train", "pendulum", *ENDLESS, "--preferences.mode", "asynchronous")  # with actors
     second = somebody.submits("train", "pendulum", *ENDLESS, *people)
     run = run_of(first, home)
-    (port,) = wait(lambda: list((home / "runs").glob(f"*-{second[-4:]}/labelling.port")))
+    (port,) = wait(lambda: list((home / "runs").glob(f"*-{second[-4:]}/labelling.port")), PATIENCE)
     page = f"http://127.0.0.1:{json.loads(port.read_text())['port']}/"
     assert requests.get(page, timeout=10).status_code == 200
     assert requests.get(f"{page}api/me", timeout=10).status_code == 401
@@ -209,7 +201,7 @@ def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> 
             text=True,
         )
         run = RunFolder(home / "runs" / "dies")
-        wait(lambda: list(run.checkpoints.glob("[0-9]*")))
+        wait(lambda: list(run.checkpoints.glob("[0-9]*")), PATIENCE)
         first.kill()
         before = PreferenceStore(run.preferences).load()
         printed, _ = follower.communicate(timeout=PATIENCE)

@@ -7,49 +7,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cluster import hosts
-from tests.cluster.hosts import ROOT, Host, connect
+from tests.cluster.hosts import ROOT, Host, connected, wait
 
 SMALL = [
     *("--total-env-steps", "2400", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "20"),
     *("--preferences.initial-comparisons", "10", "--preferences.rounds", "1", "--ppo.num-env-runners", "1"),
     *("--ppo.num-envs", "2", "--ppo.epochs", "1", "--evaluation-episodes", "1", "--run-dir", "runs/far-away"),
 ]
-
-
-@pytest.fixture(scope="module")
-def desk_head_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Host, Host]]:
-    """Where somebody sits, and two hosts that they can log in to."""
-    lacks = hosts.missing()
-    if lacks is not None:
-        pytest.skip(lacks)
-    folder = tmp_path_factory.mktemp("hosts")
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
-    key = (folder / "key.pub").read_text()
-    made: list[Host] = []
-    try:
-        for name in ("desk", "head", "worker"):
-            made.append(Host(folder / name, key))
-        connect(*made)
-        (made[0].home / ".ssh").mkdir(mode=0o700)
-        shutil.copy(folder / "key", made[0].home / ".ssh" / "id_ed25519")
-        yield made[0], made[1], made[2]
-    finally:
-        for host in made:
-            host.close()
-
-
-def wait(what: Callable[[], object], within: float) -> None:
-    deadline = time.monotonic() + within
-    while not what():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.5)
 
 
 def rays(host: Host) -> list[str]:
@@ -59,10 +28,14 @@ def rays(host: Host) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(
-    desk_head_worker: tuple[Host, Host, Host],
-) -> None:
-    desk, head, worker = desk_head_worker
+def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(tmp_path: Path) -> None:
+    with connected(tmp_path, "desk", "head", "worker") as (desk, head, worker):
+        (desk.home / ".ssh").mkdir(mode=0o700)
+        shutil.copy(tmp_path / "key", desk.home / ".ssh" / "id_ed25519")
+        bring_up_train_and_take_down(desk, head, worker)
+
+
+def bring_up_train_and_take_down(desk: Host, head: Host, worker: Host) -> None:
     # `ray stop`, which is part of all this, must see nothing but the hosts' own processes.
     assert sorted(head.names()) == sorted(worker.names()) == ["ps", "sshd"]
 

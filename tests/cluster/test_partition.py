@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster import hosts
-from tests.cluster.hosts import Host, connect
+from tests.cluster.hosts import Host, connected, wait
 
 TRAINING = """
 import json, sys, time
@@ -61,30 +60,14 @@ IMPATIENT = {
 }
 
 
-@pytest.fixture
-def head_and_worker(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
-    lacks = hosts.missing()
-    if lacks is not None:
-        pytest.skip(lacks)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
-    made: list[Host] = []
-    try:
-        for name in ("head", "worker"):
-            made.append(Host(tmp_path / name, (tmp_path / "key.pub").read_text()))
-        connect(*made)
-        yield made[0], made[1]
-    finally:
-        for host in made:
-            host.close()
-
-
 @pytest.mark.soak
 @pytest.mark.cluster
-def test_training_goes_on_without_a_node_that_is_cut_off_and_uses_it_again_when_it_is_back(
-    head_and_worker: tuple[Host, Host], tmp_path: Path
-) -> None:
-    head, worker = head_and_worker
+def test_training_goes_on_without_a_node_that_is_cut_off_and_uses_it_again_when_it_is_back(tmp_path: Path) -> None:
+    with connected(tmp_path, "head", "worker") as (head, worker):
+        train_through_a_cut(head, worker, tmp_path)
 
+
+def train_through_a_cut(head: Host, worker: Host, tmp_path: Path) -> None:
     def ray_start(host: Host, *words: str) -> None:
         started = host.run("ray", "start", "--disable-usage-stats", *words, **IMPATIENT)
         assert started.returncode == 0, started.stdout + started.stderr
@@ -100,40 +83,36 @@ def test_training_goes_on_without_a_node_that_is_cut_off_and_uses_it_again_when_
         command, variables = head.command(*program, **IMPATIENT)
         training = subprocess.Popen(command, env=variables, stdout=out, stderr=errors)
 
-    def told() -> list[dict[str, object]]:
-        lines = said.read_text().splitlines(keepends=True)
-        return [
-            json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")
-        ]  # Ray says things, too
+    def told() -> list[dict[str, Any]]:
+        lines = said.read_text().splitlines(keepends=True)  # Ray says things, too
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
-    def wait(what: Callable[[dict[str, object]], bool], within: float) -> dict[str, object]:
-        deadline, since = time.monotonic() + within, len(told())
-        while True:
-            for line in told()[since:]:
-                if what(line):
-                    return line
-            assert training.poll() is None, (tmp_path / "errors").read_text()
-            assert time.monotonic() < deadline, told()[-3:]
-            time.sleep(0.5)
+    def next_line(that: Callable[[dict[str, Any]], bool], within: float) -> dict[str, Any]:
+        since = len(told())
 
-    wait(lambda line: line["runners"] == ["10.77.0.1", "10.77.0.2"], 200)
+        def found() -> dict[str, Any] | None:
+            over = training.poll() is not None
+            line = next(filter(that, told()[since:]), None)
+            assert line or not over, (tmp_path / "errors").read_text()
+            return line
+
+        return wait(found, within)
+
+    next_line(lambda line: line["runners"] == ["10.77.0.1", "10.77.0.2"], 200)
     worker.net("link", "set", "eth0", "down")
-    without = wait(lambda line: line["nodes"] == 1, 200)
-    later = wait(lambda line: int(str(line["env_steps"])) > int(str(without["env_steps"])) + 2_000, 120)
-    assert int(str(later["answered"])) > int(str(without["answered"]))
+    without = next_line(lambda line: line["nodes"] == 1, 200)
+    later = next_line(lambda line: line["env_steps"] > without["env_steps"] + 2_000, 120)
+    assert later["answered"] > without["answered"]
     worker.net("link", "set", "eth0", "up")
     # A node that was given up ends itself when it hears of it; whoever looks after it (systemd, the autoscaler) starts it again.
-    deadline = time.monotonic() + 60
-    while "raylet" in worker.names():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait(lambda: "raylet" not in worker.names())
     join()
-    wait(lambda line: "10.77.0.2" in str(line["runners"]), 240)  # a minute on an idle machine
+    next_line(lambda line: "10.77.0.2" in line["runners"], 240)  # a minute on an idle machine
     (head.home / "stop").touch()
-    wait(lambda line: "stopped" in line, 120)
+    next_line(lambda line: "stopped" in line, 120)
     assert training.wait(60) == 0
     count = "from rlhf_ray.store import PreferenceStore; s = PreferenceStore('store'); e = s.events()['event_id'].to_pylist()"
     stored = head.run(sys.executable, "-c", f"{count}; print(len(s), len(e), len(set(e)))")
     comparisons, events, different = map(int, stored.stdout.split())
-    assert comparisons >= int(str(later["answered"]))
+    assert comparisons >= later["answered"]
     assert events == different

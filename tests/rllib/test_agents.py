@@ -19,9 +19,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies.actions import best, to_env_actions
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
-from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.runs.policies import named_agent, newest_policy
 from rlhf_ray.settings import PPOSettings
 
 VECTORS = gym.spaces.Box(-1.0, 1.0, (3,))

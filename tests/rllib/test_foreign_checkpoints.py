@@ -24,9 +24,9 @@ from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.sac_module import sac_spec
 from rlhf_ray.rllib.starting import policy_weights
-from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interpret import steps_of_run
+from rlhf_ray.runs.policies import named_agent
 from rlhf_ray.settings import PPOSettings
 from tests.whole_runs import running
 

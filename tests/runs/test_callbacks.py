@@ -21,15 +21,15 @@ from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import FragmentSettings, PPOSettings, PreferenceSettings
+from tests.whole_runs import small
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = Experiment(
+TINY = small(
     total_env_steps=200 + 3 * 400,
-    seed=3,
+    checkpoint_every=10,
     fragments=FragmentSettings(length=10, initial_env_steps=200, pool=20),
     preferences=PreferenceSettings(comparisons=8, initial_comparisons=4, rounds=1, held_out_share=0.2),
-    reward_model=RewardModelSettings(hidden=(8,), initial_updates=2, updates=2),
     ppo=PPOSettings(num_envs=2, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,)),
 )
 
@@ -140,16 +140,6 @@ def example_in_the_docs() -> Callback:
     names: dict[str, Any] = {"__name__": "docs"}
     exec(code, names)
     return cast(Callback, names["Best"]())
-
-
-def test_hooks_come_in_the_lists_order_and_ends_in_the_reverse(tmp_path: Path) -> None:
-    log: list[Any] = []
-    told = Callbacks([Heard(log, "a"), Heard(log, "b")])
-    told.on_stage("x")
-    told.on_end(None)  # nothing began, so nothing ends
-    told._started = True
-    told.on_end(None)
-    assert log == [("a", "x"), ("b", "x"), ("b", "end", None), ("a", "end", None)]
 
 
 def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(

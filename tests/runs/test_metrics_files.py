@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, all_metrics
 from rlhf_ray.settings import Experiment
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.cli import main
+from rlhf_ray.runs.callbacks import Pausing
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.settings import Experiment, PreferenceSettings
 from tests.actors.rings import at, ring_in
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,10 +53,16 @@ class Walk(gym.Env[Any, Any]):
 
 
 @pytest.fixture(autouse=True)
-def walk() -> Iterator[None]:
-    gym.register(NAME, entry_point=Walk, max_episode_steps=12)
-    yield
-    del gym.registry[NAME]
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Registers an environment for one test, and returns its name; `Walk` is registered."""
+
+    def register(kind: type[Walk], steps: int | None = 12) -> str:
+        spec = gym.envs.registration.EnvSpec(f"record_test/{kind.__name__}-v0", kind, max_episode_steps=steps)
+        monkeypatch.setitem(gym.registry, spec.id, spec)
+        return spec.id
+
+    assert register(Walk) == NAME
+    return register
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -134,63 +139,9 @@ def test_actors_record_the_same(ray_session: None, tmp_path: Path) -> None:
     assert files(tmp_path / "actors") == files(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("mix", [{"random": 1.0}, {"expert": 0.6, "random": 0.4}])
-def test_each_actor_has_two_episodes_to_play_and_few_are_played_in_vain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mix: dict[str, float]
-) -> None:
-    class OnlyTruncated(Walk):
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            observation, reward, _, truncated, info = super().step(action)
-            return observation, reward, False, truncated, info
-
-    class Players:
-        """Three players, which are done when somebody waits for them."""
-
-        def __init__(self, *arguments: Any):
-            self.player, self.left, self.most = EpisodePlayer(*arguments), Counter[int](), list[list[int]]()
-            self.played: list[tuple[str, int]] = []
-
-        def call(self, number: int, method: Any, *which: Any) -> tuple[int, Any]:
-            self.played.append(which)
-            self.left[number] += 1
-            return number, which
-
-        def ready(self, reference: Any) -> bool:
-            return False
-
-        def get(self, reference: tuple[int, Any]) -> Any:
-            self.most.append([self.left[number] for number in range(3)])
-            self.left[reference[0]] -= 1
-            return self.player.play(*reference[1])
-
-    made: list[Players] = []
-
-    @contextlib.contextmanager
-    def players(kind: Any, count: int, *arguments: Any) -> Iterator[Any]:
-        made.append(Players(*arguments))
-        yield made[0], [SimpleNamespace(call=functools.partial(made[0].call, number)) for number in range(count)]
-
-    spec = gym.envs.registration.EnvSpec("record_test/T-v0", OnlyTruncated, max_episode_steps=7)
-    monkeypatch.setitem(gym.registry, spec.id, spec)
-    monkeypatch.setattr("rlhf_ray.runs.record.players", players)
-    plan = RecordingPlan(spec.id, mix, env_steps=7 * 30)
-    record(plan, tmp_path / "alone")
-    record(plan, tmp_path / "actors", actors=3)
-    assert files(tmp_path / "actors") == files(tmp_path / "alone")
-    (of,) = made
-    assert of.most[0] == [2, 2, 2]
-    assert len(of.most) == 30
-    assert len(of.played) == len(set(of.played))
-    assert max(map(sum, of.most)) <= 2 * 6
-    assert len(of.played) <= 30 + 7
-    if len(mix) == 1:  # otherwise, their lengths must be known first
-        assert of.most == [[2, 2, 2]] * 30
-        assert len(of.played) == 30 + 5
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_episodes_come_in_turn_however_wrongly_their_lengths_were_guessed(seed: int) -> None:
-    rng, played = np.random.default_rng(seed), list[tuple[str, int]]()
+    rng, played, asked = np.random.default_rng(seed), list[tuple[str, int]](), list[tuple[str, int]]()
     lengths = {name: rng.integers(1, 40, 300) ** 2 // 20 + 1 for name in ("expert", "random", "epsilon")}
     plan = RecordingPlan(NAME, {"expert": 0.5, "random": 0.2, "epsilon": 0.3}, env_steps=2_000)
 
@@ -199,7 +150,7 @@ def test_episodes_come_in_turn_however_wrongly_their_lengths_were_guessed(seed: 
         return SimpleNamespace(trajectory=range(lengths[which[0]][which[1]]))
 
     executor: Any = SimpleNamespace(ready=lambda reference: True, get=get)
-    actors: Any = [SimpleNamespace(call=lambda method, *which: which)]
+    actors: Any = [SimpleNamespace(call=lambda method, *which: (asked.append(which), which)[1])]
     steps, episodes = Counter[str](random=100), Counter[str](random=7)  # of before
     expected = []
     found = sum(len(each.trajectory) for each in _played(plan, executor, actors, 2, steps, episodes))
@@ -210,21 +161,20 @@ def test_episodes_come_in_turn_however_wrongly_their_lengths_were_guessed(seed: 
         episodes[name] += 1
     assert played == expected
     assert found == steps.total() - 100
+    assert len(asked) == len(set(asked)) <= len(played) + 2 * 2  # few in vain
 
 
-def test_the_share_of_episodes_that_succeeded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_share_of_episodes_that_succeeded_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], registered: Callable[..., str]
+) -> None:
     class Told(Walk):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             *step, info = super().step(action)
             return *step, info | {"is_success": True if self.at == 5 else None}  # type: ignore[return-value]
 
-    gym.register("record_test/Told-v0", entry_point=Told, max_episode_steps=12)
     mixture = ["--mix", "expert=0.6", "random=0.4", "--episodes", "10"]
-    try:
-        for out in ("r", "d.npz"):
-            cli.main(["record", "record_test/Told-v0", "--out", str(tmp_path / out), *mixture])
-    finally:
-        del gym.registry["record_test/Told-v0"]
+    for out in ("r", "d.npz"):
+        cli.main(["record", registered(Told), "--out", str(tmp_path / out), *mixture])
     reached = sum(
         any(seen == 5 for seen in episode.trajectory.observations[1:, 0]) for episode in Recording(tmp_path / "r")
     )
@@ -300,25 +250,21 @@ def test_labelled_clips_of_a_run_are_steps(tmp_path: Path) -> None:
     ],
 )
 def test_an_environment_without_an_end_is_recorded_for_exactly_as_many_steps_as_asked_for(
-    mix: dict[str, float], env_steps: int, lengths: list[int], tmp_path: Path
+    mix: dict[str, float], env_steps: int, lengths: list[int], tmp_path: Path, registered: Callable[..., str]
 ) -> None:
     class Endless(Walk):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             observation, reward, _, _, info = super().step(action % 2 if abs(self.at) < 15 else int(self.at < 0))
             return observation, reward, False, False, info
 
-    gym.register("record_test/Endless-v0", entry_point=Endless)
-    try:
-        plan = RecordingPlan("record_test/Endless-v0", mix, env_steps=env_steps)
-        assert record(plan, tmp_path / "whole") == env_steps
-        found = list(Recording(tmp_path / "whole"))
-        assert [len(episode.trajectory) for episode in found] == lengths
-        assert all(episode.truncated and not episode.trajectory.terminated for episode in found)
-        assert all(len(episode.states["at"]) == len(episode.trajectory) + 1 for episode in found)
-        steps = {name: sum(len(each.trajectory) for each in found if each.policy == name) for name in mix}
-        wanted = {name: env_steps * weight / sum(mix.values()) for name, weight in mix.items()}
-        assert all(abs(steps[name] - wanted[name]) < 1 for name in mix)
-    finally:
-        del gym.registry["record_test/Endless-v0"]
+    plan = RecordingPlan(registered(Endless, None), mix, env_steps=env_steps)
+    assert record(plan, tmp_path / "whole") == env_steps
+    found = list(Recording(tmp_path / "whole"))
+    assert [len(episode.trajectory) for episode in found] == lengths
+    assert all(episode.truncated and not episode.trajectory.terminated for episode in found)
+    assert all(len(episode.states["at"]) == len(episode.trajectory) + 1 for episode in found)
+    steps = {name: sum(len(each.trajectory) for each in found if each.policy == name) for name in mix}
+    wanted = {name: env_steps * weight / sum(mix.values()) for name, weight in mix.items()}
+    assert all(abs(steps[name] - wanted[name]) < 1 for name in mix)
     with_an_end = RecordingPlan(NAME, {"random": 1.0}, env_steps=31)
     assert record(with_an_end, tmp_path / "limited") >= 31  # to the end of the last episode

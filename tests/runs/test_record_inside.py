@@ -20,9 +20,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
-from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.runs.policies import named_agent, newest_policy
 from rlhf_ray.runs.record_inside import levels_of, record_inside_with
 
 POLE = "CartPole-v1"

@@ -69,24 +69,18 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _numbers(run: Run) -> dict[str, Any]:
     evaluated = run.about.get("finished") is not None
+    of_trained = ("true_return_mean", "true_return_std", "episodes", "success_rate")
+    of_run = ("normalised", "comparisons", "skipped", "held_out_accuracy", "held_out_decided", "env_steps")
     return {
         "environment": run.named("environment"),
         "seed": run.named("seed"),
         "state": ("interrupted" if run.about.get("interrupted") else "finished") if evaluated else "unfinished",
-        "true_return_mean": run.agent("trained", "true_return_mean"),
-        "true_return_std": run.agent("trained", "true_return_std"),
-        "episodes": run.agent("trained", "episodes"),
+        **{name: run.agent("trained", name) for name in of_trained},
         "random_return_mean": run.agent("random", "true_return_mean"),
-        "normalised": run.number("normalised"),
-        "success_rate": run.agent("trained", "success_rate"),
+        **{name: run.number(name) for name in of_run},
         "training_return": run.latest(CURVE),
-        "comparisons": run.number("comparisons"),
-        "skipped": run.number("skipped"),
-        "held_out_accuracy": run.number("held_out_accuracy"),
-        "held_out_decided": run.number("held_out_decided"),
-        "env_steps": run.number("env_steps"),
         "curve": points(run.rows, CURVE).tolist(),
-        "unreadable": list(run.unreadable),
+        "unreadable": run.unreadable,
     }
 
 

@@ -1,13 +1,18 @@
-"""The run report, a study of the files in the run folder: ``report.html`` and its twin ``report.json``."""
+"""Pages: the report of a run folder, ``report.html`` and its twin ``report.json``, and a store's latest comparisons."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps import fragments, health, learning, outcome, scores, values
 from rlhf_ray.runs.report.subject import Run, is_number, part, read_run
-from rlhf_ray.study.page import Screen, write_page
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.study.page import Screen, render, write_page
 from rlhf_ray.study.run import run_here
 from rlhf_ray.study.section import Picture, Section, figure
 
@@ -80,3 +85,25 @@ def _about(run: Run) -> dict[str, object]:
         **{str(name): str(value) for name, value in versions.items()},
         **{f"machine: {name}": str(value) for name, value in machine.items()},
     }
+
+
+def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
+    """Write the page ``out``: the latest ``count`` comparisons, as films or plots, and their answers.
+
+    Returns:
+        The number of comparisons on the page.
+
+    Raises:
+        SettingError: the store has no comparisons.
+    """
+    snapshot = store.snapshot()
+    if not len(snapshot):
+        raise SettingError(f"{store.path} has no comparisons to show; collect some first.")
+    first = max(0, len(snapshot) - count)
+    shown = snapshot.gather(slice(first, None))
+    _, pictures = fragments.show_pairs(shown, None, np.arange(len(shown))[::-1], first + 1)
+    under = f"The latest {len(pictures)} of {len(snapshot)} comparisons, the newest first."
+    out.parent.mkdir(parents=True, exist_ok=True)
+    about = {"store": str(store.path), "comparisons": len(snapshot), "shown": len(pictures)}
+    write_text(out, render(about, [], Screen("stored comparisons", str(store.path), under, pictures=pictures)))
+    return len(pictures)

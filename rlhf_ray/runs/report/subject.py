@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +16,12 @@ from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.reward_scores import RewardScores, newest_of_annotators, score_reward
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Presses, doubtful
+from rlhf_ray.study.figures import figures_from
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """The contents of a run folder; None or empty for missing parts.
 
@@ -42,8 +42,8 @@ class Run:
     reward: RewardEnsemble | None = None
     scores: RewardScores | None = None
     distances: RewardDistances | None = None
-    doubts: tuple[tuple[float, dict[str, Any]], ...] = ()
-    unreadable: tuple[str, ...] = ()
+    doubts: Sequence[tuple[float, dict[str, Any]]] = ()
+    unreadable: list[str] = field(default_factory=list)
 
     def named(self, name: str) -> Any:
         """Return the environment or the seed, if any file has it; else None."""
@@ -77,57 +77,45 @@ def part(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def read_numbers(folder: RunFolder) -> Run:
     """Read settings, metrics and outcome, as far as they exist and are readable. Imports none of the modules that they name."""
-    unreadable: list[str] = []
-    attempt = partial(_attempt, folder.path, unreadable)
-    return Run(
-        name=folder.path.name,
-        settings=attempt(folder.config, _read_object) or {},
-        about=attempt(folder.run, _read_object) or {},
-        rows=attempt(folder.metrics, _read_rows) or [],
-        result=attempt(folder.result, _read_object) or {},
-        unreadable=tuple(unreadable),
-    )
+    run = Run(folder.path.name)
+    run.settings = _read(folder, run, folder.config, _read_object) or {}
+    run.about = _read(folder, run, folder.run, _read_object) or {}
+    run.rows = _read(folder, run, folder.metrics, _read_rows) or []
+    run.result = _read(folder, run, folder.result, _read_object) or {}
+    return run
 
 
 def read_run(folder: RunFolder) -> Run:
     """Read everything in ``folder`` that exists and is readable."""
     run = read_numbers(folder)
-    unreadable = list(run.unreadable)
-    attempt = partial(_attempt, folder.path, unreadable)
     # Opening a folder that is not a store would create one.
     manifest = folder.preferences / "store.json"
-    comparisons = attempt(manifest, lambda path: PreferenceStore(path.parent).load())
-    reward = attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons))
-    share = part(run.settings, "preferences").get("held_out_share")
-    scores = None
-    if comparisons is not None and reward is not None and isinstance(share, float):
-        scores = attempt(
-            manifest,
-            lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(run.rows)),
-        )
-    doubts = None
-    if suspicions := attempt(folder.checkpoints, lambda path: folder.suspicions()):
-        doubts = attempt(manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
-    return replace(
-        run,
-        comparisons=comparisons,
-        presses=attempt(manifest, lambda path: PreferenceStore(path.parent).presses()) or {},
-        reward=reward,
-        scores=scores,
-        distances=attempt(folder.distances, lambda path: RewardDistances.from_json(_read_object(path))),
-        doubts=tuple(doubts or ()),
-        unreadable=tuple(unreadable),
+    run.comparisons = _read(folder, run, manifest, lambda path: PreferenceStore(path.parent).load())
+    run.presses = _read(folder, run, manifest, lambda path: PreferenceStore(path.parent).presses()) or {}
+    run.reward = _read(
+        folder, run, folder.reward_model / "reward.json", lambda path: _read_reward(path, run.comparisons)
     )
+    share, reward = part(run.settings, "preferences").get("held_out_share"), run.reward
+    if run.comparisons is not None and reward is not None and isinstance(share, float):
+        of = newest_of_annotators(run.rows)
+        run.scores = _read(
+            folder, run, manifest, lambda path: score_reward(reward, PreferenceStore(path.parent), share, *of)
+        )
+    if suspicions := _read(folder, run, folder.checkpoints, lambda path: folder.suspicions()):
+        events = _read(folder, run, manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
+        run.doubts = events or ()
+    run.distances = _read(folder, run, folder.distances, lambda path: figures_from(RewardDistances, _read_object(path)))
+    return run
 
 
-def _attempt(folder: Path, unreadable: list[str], path: Path, load: Callable[[Path], _T]) -> _T | None:
-    """Load ``path``, a part of ``folder``; None if it is missing, or unreadable, which ``unreadable`` then says."""
+def _read(folder: RunFolder, run: Run, path: Path, load: Callable[[Path], _T]) -> _T | None:
+    """Load ``path`` in ``folder``; None if it is missing, or unreadable, which ``run`` then notes."""
     if not path.exists():
         return None
     try:
         return load(path)
     except Exception as error:  # one bad part must not prevent a report on the others
-        unreadable.append(f"{path.relative_to(folder)}: {error}")
+        run.unreadable.append(f"{path.relative_to(folder.path)}: {error}")
         return None
 
 
@@ -145,7 +133,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_reward(path: Path, comparisons: Comparisons | None) -> RewardEnsemble:
-    reward = RewardEnsemble.load(path)
+    reward = RewardEnsemble.load(path.parent)
     if comparisons is not None:
         reward.fragment_returns(comparisons.pairs.left[:1])  # raises for a reward model of another environment
     return reward

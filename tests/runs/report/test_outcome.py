@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.measure.intervals import estimate_mean
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.outcome import checks_of, share_of_the_way, standard_errors
+from rlhf_ray.runs.outcome import Outcome, checks_of, difference, share_of_the_way
 from rlhf_ray.runs.progress import ProgressBars
 from rlhf_ray.runs.report.run_report import write_report
 from rlhf_ray.settings import Experiment, PreferenceSettings
-from rlhf_ray.study.section import Check
+from rlhf_ray.study.section import Check, figure
 
 
 def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 20) -> dict[str, Any]:
@@ -111,7 +112,8 @@ def test_intervals_are_those_of_the_returns_of_the_episodes(episodes: int) -> No
     check, way, expected = the(result, RETURN), the(result, WAY), estimate_mean(returns)
     assert (check.low, check.high) == pytest.approx((expected.low, expected.high))
     assert (16 * way.low, 16 * way.high) == pytest.approx((expected.low, expected.high))
-    assert (check.bound, way.bound) == ("> 0 of random actions", "≥ 0.8")
+    assert check.bound.startswith("> 0 of random actions, by more than 0: ")
+    assert way.bound == "≥ 0.8"
     assert (the(result, REFERENCE).low, the(result, REFERENCE).high) == (16.0, 16.0)
 
 
@@ -120,14 +122,14 @@ def test_intervals_are_those_of_the_returns_of_the_episodes(episodes: int) -> No
     [
         (-0.3, 20, "Train longer (--resume), with more comparisons"),  # worse by the noise
         (0.5, 20, "Train longer"),
-        (1.8, 20, "About 50 episodes (--evaluation-episodes) would decide it. Train longer"),
+        (1.8, 20, "About 60 episodes (--evaluation-episodes) would decide it. Train longer"),
         (0.0, 1, "One episode has no noise"),
     ],
 )
 def test_more_episodes_are_advised_only_where_they_could_show_something(
     trained: float, episodes: int, advice: str
 ) -> None:
-    # The standard error of a difference of means is sqrt(2 * 19 / 19) = 1.41 with 20 episodes; 1.8 is 1.27 of them.
+    # Half the interval of a difference of means is 2.02 * sqrt(2 * 19 / 19) = 2.86 with 20 episodes.
     result = {"random": agent(0.0, 19**0.5, episodes=episodes), "trained": agent(trained, 19**0.5, episodes=episodes)}
     assert the(result, RETURN).remedy.startswith(advice)
 
@@ -142,42 +144,30 @@ def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_s
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.agents.true_return import evaluate
-    from rlhf_ray.runs.outcome import Outcome
-
     def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
 
     random, trained = (evaluate("MountainCarContinuous-v0", act, episodes=2, seed=0) for act in (None, still))
     assert trained.true_return_mean > random.true_return_mean  # what looked like success
-    folder = RunFolder.create(tmp_path / "run", Experiment(environment="MountainCarContinuous-v0"))
-    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
-    outcome = Outcome(
-        "MountainCarContinuous-v0",
-        0,
-        0,
-        0,
-        None,
-        random,
-        trained,
-        None,
-        None,
-        1.0,
-        False,
-        None,
-        checks_of(numbers),
-        skipped=1,
-    )
-    folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = ProgressBars(folder.experiment())
-    progress.on_start(started(folder))
-    progress.on_end(outcome)
+    folder = ended(tmp_path / "run", "MountainCarContinuous-v0", random, trained, skipped=1)
     said = "takes nearly the same action at every step"
     assert said in (printed := capsys.readouterr().out)
     assert "0 labels (1 pair skipped), " in printed
     assert said in write_report(folder.path).read_text()
     checks = json.loads(folder.result.read_text())["checks"]
     assert {check["name"]: check["passed"] for check in checks} == {RETURN: True, ACTIONS: False}
+
+
+def ended(path: Path, environment: str, random: TrueReturn, trained: TrueReturn, **more: Any) -> RunFolder:
+    """The folder of a run that came to this, which the terminal tells."""
+    folder = RunFolder.create(path, Experiment(environment=environment))
+    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
+    outcome = Outcome(environment, 0, 0, 0, random=random, trained=trained, checks=checks_of(numbers), **more)
+    folder.finish(dataclasses.asdict(outcome), interrupted=False)
+    progress = ProgressBars(folder.experiment())
+    progress.on_start(started(folder))
+    progress.on_end(outcome)
+    return folder
 
 
 def started(folder: RunFolder, needs_ray: bool = True) -> TrainingRun:
@@ -262,20 +252,12 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
 def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.agents.true_return import TrueReturn
-    from rlhf_ray.runs.outcome import Outcome
-
     random, trained = TrueReturn(-90.0, 1.0, 4, 1.0, cut=4), TrueReturn(-20.0, 1.0, 4, 1.0, cut=3)
     numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
     check = the(numbers, "episodes cut")
     assert (check.value, check.passed) == (7, False)
     assert "10,000 steps" in check.remedy
-    folder = RunFolder.create(tmp_path / "run", Experiment(environment="Pendulum-v1"))
-    outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, checks_of(numbers))
-    folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = ProgressBars(folder.experiment())
-    progress.on_start(started(folder))
-    progress.on_end(outcome)
+    folder = ended(tmp_path / "run", "Pendulum-v1", random, trained)
     assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out
     assert "4 (3 cut at 10,000 steps)" in write_report(folder.path).read_text()
     assert json.loads(folder.result.read_text())["trained"]["cut"] == 3
@@ -290,19 +272,23 @@ def test_without_an_evaluation_there_is_nothing_to_say(missing: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_difference_counts_in_welchs_standard_errors(seed: int) -> None:
+def test_a_return_is_above_another_by_the_interval_of_welchs_t_that_is_shown(seed: int) -> None:
     rng = np.random.default_rng(seed)
     returns = [rng.normal(mean, deviation, count) for mean, deviation, count in ((3, 1, 5), (2, 4, 12))]
     one, other = (agent(float(of.mean()), float(of.std()), episodes=len(of)) for of in returns)
-    apart = stats.ttest_ind(*returns, equal_var=False).statistic
-    assert standard_errors(one, other) == pytest.approx(apart)
-    assert standard_errors(other, one) == pytest.approx(-apart)
+    expected = stats.ttest_ind(*returns, equal_var=False).confidence_interval(0.95)
+    found, turned = difference(one, other), difference(other, one)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert (turned.low, turned.high) == pytest.approx((-expected.high, -expected.low))
+    check = the({"random": other, "trained": one}, RETURN)
+    assert (check.passed is True) == (stats.ttest_ind(*returns, equal_var=False, alternative="greater").pvalue < 0.025)
+    assert check.bound.endswith(f"by more than 0: {figure(found.low)} to {figure(found.high)}")
 
 
 def test_as_many_episodes_are_asked_for_as_would_tell() -> None:
-    """1.25 standard errors of 20 episodes are 2 of 51.2: of 60, since tens are said."""
-    result = {"random": agent(0.0, 4.0, episodes=20), "trained": agent(5 / math.sqrt(19), 0.0, episodes=33)}
-    assert standard_errors(result["trained"], result["random"]) == pytest.approx(1.25)
+    """0.6 of half an interval of 20 episodes is a whole one of 55.6: of 60, since tens are said."""
+    half = stats.t.ppf(0.975, 19) * 4.0 / math.sqrt(19)
+    result = {"random": agent(0.0, 4.0, episodes=20), "trained": agent(0.6 * half, 0.0, episodes=33)}
     assert "About 60 episodes" in the(result, RETURN).remedy
-    result["trained"]["true_return_mean"] = 3.9 / math.sqrt(19)  # less than one: more would hardly tell
+    result["trained"]["true_return_mean"] = 0.49 * half  # less than half: more would hardly tell
     assert "episodes" not in the(result, RETURN).remedy

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.fragments import RANDOM_POLICY, Trajectory, cut_fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY, cut_fragments
 from rlhf_ray.data.metrics import plain
 from rlhf_ray.envs import make_env
 from rlhf_ray.queries.selection import random_pairs
@@ -17,6 +17,7 @@ from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, RewardModelSettings, save_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
+from tests.made_up import played_at_random
 
 ROUNDS, PER_ROUND, STEPS_PER_ROUND = 6, 6, 2_000
 
@@ -70,7 +71,6 @@ RESULT = {
 def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -> None:
     """Preferences, reward model and metrics, made as a run makes them."""
     env = make_env(environment)
-    env.action_space.seed(0)
     rng = np.random.default_rng(0)
     store = PreferenceStore(folder / "preferences")
     trainer = RewardTrainer(
@@ -79,7 +79,7 @@ def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -
     lines = []
     for round_number in range(ROUNDS):
         fragments = cut_fragments(
-            [_play(env, seed, steps=60) for seed in range(3 * round_number, 3 * round_number + 3)],
+            played_at_random(environment, range(3 * round_number, 3 * round_number + 3), 60),
             length=length,
             count=2 * PER_ROUND,
             start_share=0.25,
@@ -119,13 +119,3 @@ def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -
             lines.append(json.dumps(plain(row)))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     trainer.ensemble.save(folder / "reward_model")
-
-
-def _play(env: Any, seed: int, steps: int) -> Trajectory:
-    observations, actions, rewards = [env.reset(seed=seed)[0]], [], []
-    for _ in range(steps):
-        actions.append(env.action_space.sample())
-        observation, reward, *_ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(reward)
-    return Trajectory(np.stack(observations), np.stack(actions), np.array(rewards, np.float64), terminated=False)

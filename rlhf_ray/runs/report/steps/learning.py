@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.measure.held_out import ReliabilityBin
-from rlhf_ray.runs.report.subject import Run, is_number, part
+from rlhf_ray.runs.report.subject import Run, is_number
 from rlhf_ray.study.plots import COLOURS, MUTED, STEPS, CurvePanel, draw_curves, png
 from rlhf_ray.study.section import Picture, Section
 
@@ -25,14 +25,12 @@ class Plot:
         panels: by the label of the vertical axis, metrics and their names.
         first: number of the first panel's colour.
         bottom: lowest value shown; None: as the curves have it.
-        over: metric of the horizontal axis.
     """
 
     caption: str
     panels: dict[str, dict[str, str]]
     first: int = 0
     bottom: float | None = None
-    over: str = "env_steps"
 
 
 PLOTS = {
@@ -67,16 +65,10 @@ PLOTS = {
         first=1,
         bottom=0.0,
     ),
-    "comparisons": Plot(
-        "Comparisons available to the reward model during training.",
-        {"comparisons": {"comparisons": ""}},
-        bottom=0.0,
-    ),
     "scale": Plot(
         "Standard deviation and mean of the reward per step, before normalisation to mean 0 and standard deviation 1. A "
         "growing scale can indicate overfitting.",
         {"standard deviation": {"reward_std": ""}, "mean": {"reward_mean": ""}},
-        over="reward_version",
     ),
     "learner": Plot(
         "If the entropy falls early, the policy has stopped exploring. An explained variance near 1 means that the value function "
@@ -94,10 +86,10 @@ def section(run: Run) -> Section:
     return Section("learning", "Learning", pictures=list(_pictures(run)))
 
 
-def points(rows: Sequence[dict[str, Any]], metric: str, over: str = "env_steps") -> FloatArray:
-    """Return ``over`` and ``metric`` of the rows where both are numbers, ``[n, 2]``."""
-    known = [(row[over], row[metric]) for row in rows if is_number(row.get(over)) and is_number(row.get(metric))]
-    return np.array(known, np.float64).reshape(-1, 2)
+def points(rows: Sequence[dict[str, Any]], metric: str) -> FloatArray:
+    """Return environment steps and ``metric`` of the rows where both are numbers, ``[n, 2]``."""
+    pairs = [(row.get("env_steps"), row.get(metric)) for row in rows]
+    return np.array([pair for pair in pairs if all(map(is_number, pair))], np.float64).reshape(-1, 2)
 
 
 def _pictures(run: Run) -> Iterator[Picture]:
@@ -107,19 +99,17 @@ def _pictures(run: Run) -> Iterator[Picture]:
             "reference": run.agent("reference", "true_return_mean"),
         },
         "accuracy": {"chance": 0.5},
-        "comparisons": {"budget": part(run.settings, "preferences").get("comparisons")},
     }
     mix = run.settings.get("reward_mix")
     trained_on = f" The agent is trained on a mixture of both: reward_mix is {mix}." if mix else ""
     for name, plot in PLOTS.items():
         panels = []
         for number, (label, metrics) in enumerate(plot.panels.items(), plot.first):
-            lines = {legend: points(run.rows, metric, plot.over) for metric, legend in metrics.items()}
+            lines = {legend: points(run.rows, metric) for metric, legend in metrics.items()}
             known = {level: value for level, value in levels.get(label, {}).items() if is_number(value)}
             panels.append(CurvePanel(label, lines, known, first=number, bottom=plot.bottom))
         if any(len(line) for panel in panels for line in panel.lines.values()):
-            over = STEPS if plot.over == "env_steps" else plot.over.replace("_", " ")
-            yield Picture(name, draw_curves(panels, over), plot.caption + (trained_on if name == "returns" else ""))
+            yield Picture(name, draw_curves(panels, STEPS), plot.caption + (trained_on if name == "returns" else ""))
     if run.scores is not None:
         yield Picture(
             "reliability",

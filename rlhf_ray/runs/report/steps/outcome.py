@@ -63,8 +63,7 @@ def _not_evaluated(run: Run) -> Check:
 
 
 def _of_labels(run: Run) -> Iterator[Check]:
-    accuracy, decided = run.number("held_out_accuracy"), run.number("held_out_decided")
-    answers = int((run.latest("held_out") if decided is None else decided) or 0)
+    accuracy, answers = run.number("held_out_accuracy"), int(run.number("held_out_decided") or 0)
     if accuracy is not None:
         share = share_interval(accuracy * answers, answers) if answers else MeanEstimate(accuracy, None, None)
         unsure = share.low is None or share.high is None or share.low <= 0.5 <= share.high

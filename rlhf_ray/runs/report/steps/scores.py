@@ -69,9 +69,10 @@ def _beside_the_truth(scores: RewardScores | None, distances: RewardDistances | 
         for name, title in CORRELATIONS.items():
             yield title, _interval(getattr(scores.correlations, name))
     if distances is not None:
-        for name, value in distances.values.items():
-            title = f"{DISTANCES[name]}, new steps, reward version {distances.version}"
-            yield title, _interval(MeanEstimate(value.value, value.low, value.high))
+        for name, label in DISTANCES.items():
+            if (found := distances.values.get(name)) is not None:
+                title = f"{label}, new steps, reward version {distances.version}"
+                yield title, _interval(MeanEstimate(found.value, found.low, found.high))
 
 
 def _row(name: str, scores: PredictionScores) -> list[str]:

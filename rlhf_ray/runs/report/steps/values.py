@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_ray.data.metrics import described, in_order, metric_of
-from rlhf_ray.runs.all_metrics import all_metrics
+from rlhf_ray.runs.metrics_files import all_metrics
 from rlhf_ray.runs.report.subject import Run
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.study.section import Section, Table
