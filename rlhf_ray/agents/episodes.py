@@ -67,6 +67,12 @@ class Episodes:
         real: BoolArray = np.arange(self.actions.shape[1])[None] < self.lengths[:, None]
         return real
 
+    @property
+    def ends(self) -> list[str]:
+        """Each episode's cause of its end; where the environment tells none, how it ended: terminated, truncated or cut."""
+        how = np.where(self.terminated, "terminated", np.where(self.truncated, "truncated", "cut"))
+        return [cause or str(end) for cause, end in zip(self.causes, how, strict=True)]
+
     def select(self, rows: IntArray | Sequence[int]) -> Episodes:
         """Return the episodes ``rows``, in that order."""
         at = np.asarray(rows, np.int64)

@@ -13,8 +13,8 @@ from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import clusters, concepts
-from rlhf_ray.interpret.agent.clusters import behaviours, shares, windows
+from rlhf_ray.interpret.agent.steps import clusters, concepts
+from rlhf_ray.interpret.agent.steps.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.directions.stability import stability
 
 
@@ -131,15 +131,13 @@ def test_clusters_find_planted_ones_and_say_when_there_are_none():
     truth = rng.integers(3, size=400)
     points = 6.0 * np.eye(8)[truth] + rng.normal(size=(400, 8))
     for kind in clusters.KINDS:
-        found = clusters.cluster(points, kind, resamples=2)
+        found = clusters.cluster(points, kind)
         assert len(found) == 3
         assert adjusted_rand_score(truth, found.labels) > 0.9
         assert found.stability > 0.9
         assert found.silhouette > clusters.CLEAR
-    nothing = clusters.cluster(rng.normal(size=(300, 8)), resamples=2)
+    nothing = clusters.cluster(rng.normal(size=(300, 8)))
     assert nothing.silhouette < clusters.CLEAR
-    with pytest.raises(SettingError, match="choose kmeans"):
-        clusters.cluster(points, "dbscan")  # type: ignore[arg-type]
 
 
 def test_planted_behaviours_are_found():

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.agent_calibrations import planted
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import dynamics
+from rlhf_ray.interpret.agent.steps import dynamics
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 
 RULES = planted.matrices(0)

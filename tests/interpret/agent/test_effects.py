@@ -14,9 +14,9 @@ from benchmarks.planted_causes import agents
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.interpret.agent.changes import Change, EditWorld, edits, other_memory
-from rlhf_ray.interpret.agent.effects import ACTIONS, ONCE, RETURN, VALUE, Bench
 from rlhf_ray.interpret.agent.report import write_agent_report
 from rlhf_ray.interpret.agent.steps import CATALOGUE
+from rlhf_ray.interpret.agent.steps.effects import ACTIONS, ONCE, RETURN, VALUE, Bench
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.study import Section, Study, run_study
 from rlhf_ray.study.section import Effect

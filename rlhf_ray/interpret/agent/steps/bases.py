@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import concepts
+from rlhf_ray.interpret.agent.steps import concepts
 from rlhf_ray.interpret.agent.steps.concepts import Concepts
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
 from rlhf_ray.interpret.directions import Directions

@@ -13,7 +13,6 @@ from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
-from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.panel.write import rgb
 from rlhf_ray.interpret.agent.steps.recording import LONGEST, RecordedEpisodes, checks_of
 from rlhf_ray.interpret.agent.subject import FEW, AgentContext, nothing_recorded
@@ -110,7 +109,7 @@ def _measure(
     few = slice(0, context.subject.count(MOST, 20))
     levels, count = greedy.levels[few], len(np.unique(groups))
     random = context.subject.play(levels, epsilon=1.0, seed=context.subject.seed, max_steps=LONGEST, frames=False)
-    causes = np.array(causes_of(greedy))
+    causes = np.array(greedy.ends)
     ends = {
         str(cause): share_interval(estimate_mean((causes == cause).astype(float), groups).mean * count, count)
         for cause in np.unique(causes)

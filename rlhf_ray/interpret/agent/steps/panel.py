@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from rlhf_ray.agents.episodes import Episodes, Stretches, action_inputs
 from rlhf_ray.agents.play import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.clusters import behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.data import PanelPair, collect, pieces_of
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.saliency import Faithful
 from rlhf_ray.interpret.agent.steps.bases import basis_of
+from rlhf_ray.interpret.agent.steps.behaviours import behaviours
+from rlhf_ray.interpret.agent.steps.clusters import tsne
 from rlhf_ray.interpret.agent.steps.world_model import valid_horizon, world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, split_episodes
 from rlhf_ray.interpret.directions import Directions
@@ -62,7 +64,8 @@ def run(context: AgentContext) -> Section:
     }
     context.say("gradients of the samples")
     data = collect(
-        subject.agent, episodes, pieces, basis, site, rng, seed=subject.seed, action_names=list(subject.action_names),
+        subject.agent, episodes, pieces, basis, site, rng, action_names=list(subject.action_names),
+        maps={"t-SNE": partial(tsne, seed=subject.seed)},
         labels=_behaviours(context, episodes), faithful=Faithful() if known is None else known.faithful, pairs=pairs,
         title=f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals", notes=notes,
         horizon=valid_horizon(context),

@@ -19,7 +19,6 @@ from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
@@ -155,7 +154,7 @@ def _keeps_states(batch: EnvBatch) -> bool:
 def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
     agent = context.subject.agent
     episodes = load_episodes(context.out, agent=agent, frames=False)
-    policies, causes = np.array(Recording(context.out).policies), np.array(causes_of(episodes))
+    policies, causes = np.array(Recording(context.out).policies), np.array(episodes.ends)
     acting = {}
     for name in ACTING:
         chosen = policies == name
