@@ -7,19 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.agent_calibrations.world_model import EpisodeWindows
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model import training
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.training import (
-    EpisodeWindows,
-    WorldTraining,
-    as_policy_actions,
-    read,
-    train_world,
-)
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, as_policy_actions, read, train_world
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 torch.set_num_threads(1)
@@ -87,7 +82,7 @@ def test_every_parameter_learns_and_simulations_run(case: str) -> None:
     world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     torch.nn.init.normal_(world.rewarder.weight)  # zero at first, so that nothing behind them would have a gradient yet
     torch.nn.init.normal_(world.ender.weight)
-    batch = training._batch(windows, QUICK, 0, agent, "cpu")
+    batch = read(windows[range(QUICK.windows)], agent.action_space)
     training._losses(world, batch, *training._draws(world, QUICK, 0, "cpu"), QUICK)[0].backward()
     idle = [n for n, p in world.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert idle == []

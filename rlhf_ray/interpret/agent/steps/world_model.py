@@ -18,13 +18,12 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, split_episodes
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world, recording_digest
-from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
+from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, cut_out, measure
 from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
 from rlhf_ray.interpret.agent.world_model.training import (
     WorldTraining,
     WorldTrainingProgress,
     as_policy_actions,
-    cut_out,
     train_world,
 )
 from rlhf_ray.interpret.attribution.drawing import strip
