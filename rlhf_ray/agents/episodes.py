@@ -135,13 +135,6 @@ class Moments:
         return np.asarray(values[self.rows, self.steps])
 
 
-def draw_steps(steps: BoolArray, count: int, rng: np.random.Generator) -> Moments:
-    """Draw ``count`` of the steps that are marked in ``steps`` ``[n, T]``, or all if there are fewer; they stay in order."""
-    marked = np.argwhere(steps)
-    chosen = marked[np.sort(rng.permutation(len(marked))[:count])]
-    return Moments(chosen[:, 0], chosen[:, 1])
-
-
 def _pick(value: Any, numbers: IntArray) -> Any:
     if isinstance(value, np.ndarray | Tensor):
         return value[numbers]
@@ -293,8 +286,9 @@ def draw_moments(
     within = episodes.real & (np.arange(episodes.real.shape[1]) >= context - 1)
     if not within.any():
         raise SettingError(f"No recorded episode has {context} steps; record longer episodes.")
-    chosen = draw_steps(within, count, rng)
-    return moments_of(agent, episodes, chosen.rows, chosen.steps, context=context, ahead=ahead)
+    marked = np.argwhere(within)
+    chosen = marked[np.sort(rng.permutation(len(marked))[:count])]
+    return moments_of(agent, episodes, chosen[:, 0], chosen[:, 1], context=context, ahead=ahead)
 
 
 def action_size(space: gym.Space[Any]) -> int:

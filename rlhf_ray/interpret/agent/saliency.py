@@ -57,14 +57,9 @@ def judge_maps(
     seed: int,
     rng: Callable[[str], np.random.Generator],
 ) -> tuple[Faithful, dict[str, Curves]]:
-    """Delete and insert parts of the frame in the order of each method's maps.
+    """Delete and insert parts of the frame, at the ``judged`` moments, in the order of the maps of each quantity's ``methods``.
 
-    Args:
-        agent: the agent.
-        judged: the moments.
-        methods: those that are asked about each quantity.
-        seed: of the maps' noise.
-        rng: returns what draws a quantity's random orders, by its name.
+    ``seed`` is that of the maps' noise, and ``rng`` returns what draws a quantity's random orders, by its name.
 
     Returns:
         Which maps are faithful, and the curves by QUANTITY/METHOD.
@@ -95,15 +90,8 @@ def strips(
 ) -> Iterator[Picture]:
     """Draw gradients of each quantity by the frames up to its step; crossed out where they are not faithful at the last one.
 
-    Args:
-        agent: the agent.
-        world: the world model that goes on from the moments; None: the recording does.
-        moments: where the strips start.
-        usual: moments that give the noise its size.
-        asked: the quantities.
-        steps: from a strip's start to its question.
-        faithful: which maps are faithful.
-        horizon: the world model's valid horizon: steps after it are grey; None if not known.
+    Strips start at ``moments``, and go on in the world model, or without one in the recording; ``usual`` moments give the noise its
+    size. Steps after the world model's valid horizon are grey.
     """
     sources: tuple[Source, ...] = ("frame", "memory") if world is None else ("world", "memory")
     columns = [f"step {step}" for step in range(steps + 1)]
@@ -129,31 +117,22 @@ def through_time(
     scales: Mapping[str, Tensor],
     *,
     samples: int = 1,
-    noise: float = AgentQuestion.noise,
-    seed: int = 0,
 ) -> dict[str, Array]:
     """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
 
-    The first copy has no noise. Gradients are not multiplied by scales.
-
-    Args:
-        question: with ``steps = k``.
-        moments: where.
-        scales: of the sources, which give the noise its size.
-        samples: copies of the inputs.
-        noise: its standard deviation, in these scales.
-        seed: of the noise.
+    The first of the ``samples`` has no noise; that of the others has its size in ``scales`` of the sources. Gradients are not
+    multiplied by scales.
 
     Returns:
         ``observations`` ``[n, k + 1, …]``: gradients to the frame that the agent sees at each step; ``memory`` and ``states``: to
         the agent's memory before it and the world's. ``seen``: the frames themselves, without noise.
     """
     inputs = question.inputs(moments)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     total: dict[str, Tensor] = {}
     upto = slice(question.steps + 1)
     for copy in range(samples):
-        size = noise if copy else 0.0
+        size = AgentQuestion.noise if copy else 0.0
         moved = {
             name: (actual + size * scales[name] * torch.randn(actual.shape, generator=generator)).requires_grad_()
             for name, actual in inputs.items()

@@ -166,6 +166,7 @@ class PanelData:
             **{f"labels of {name}": (one.shape, (n, steps)) for name, one in self.labels.items()},
             **{f"saliency of {q}": (one.maps.shape[:2], (len(one.rows), steps)) for q, one in self.saliency.items()},
             **{f"map {name}": (own.shape, (n, steps, 2)) for name, (_, own) in self.maps.items()},
+            **{f"base of map {name}": (base.shape, (len(self.background), 2)) for name, (base, _) in self.maps.items()},
         }
         if self.logits is not None:
             wanted["logits"] = (self.logits.shape, (n, steps, len(self.action_names)))
@@ -174,11 +175,6 @@ class PanelData:
                 raise SettingError(f"The panel's {name} have shape {tuple(got)}; it must be {tuple(should)}.")
         if not ((self.lengths >= 1) & (self.lengths <= steps)).all():
             raise SettingError(f"The panel's lengths must be 1 to {steps}.")
-        for name, (base, _) in self.maps.items():
-            if len(base) != len(self.background):
-                raise SettingError(
-                    f"The panel's map {name} has {len(base)} base points; `base` has {len(self.background)}."
-                )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -352,17 +348,12 @@ def _quantities(agent: Agent) -> dict[str, tuple[str, Reader]]:
     """What attribution calls each quantity, and how to read it off value and logits."""
     space = agent.action_space
     found: dict[str, tuple[str, Reader]] = {VALUE: ("value", lambda value, logits: value)}
-    if isinstance(space, gym.spaces.Discrete):
-        if int(space.n) > 1:
-            found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
-    else:
+    if not isinstance(space, gym.spaces.Discrete):
         for at, name in enumerate(_dimensions(space)[:4]):
-            found[name] = f"mean_{at}", _column(at)
+            found[name] = f"mean_{at}", lambda value, logits, at=at: logits[:, at]  # type: ignore[misc]
+    elif int(space.n) > 1:
+        found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
     return found
-
-
-def _column(at: int) -> Reader:
-    return lambda value, logits: logits[:, at]
 
 
 def _dimensions(space: gym.Space[Any]) -> list[str]:
