@@ -16,8 +16,7 @@ import pytest
 
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study import Check, Effect, Picture, Screen, Section, Table, screen_of, write_page
-from rlhf_ray.study.bars import GAP, HEIGHT, NAME, WIDTH, bars
-from rlhf_ray.study.page import numeric, render, tabled
+from rlhf_ray.study.page import GAP, HEIGHT, NAME, WIDTH, bars, numeric, render, tabled
 from rlhf_ray.study.section import figure
 from tests.browsers import chromium
 from tests.study.parts import BAD, EFFECTS, GOOD, OPEN, picture, section

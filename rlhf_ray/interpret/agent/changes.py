@@ -177,14 +177,9 @@ class OtherMemory:
 
 def edits(batch: EnvBatch, plain: Episodes) -> list[Change]:
     """Return the edits that the environment offers. ``plain`` keeps states, if the environment can save them."""
+    named = {name: f"{name}: {does.rstrip('.')}" if does else name for name, does in batch.edits.items()}
     return [
-        Change(
-            f"{name}: {does.rstrip('.')}" if does else name,
-            EditWorld(name),
-            world=True,
-            lasts=_lasts(batch, plain, name),
-        )
-        for name, does in batch.edits.items()
+        Change(title, EditWorld(name), world=True, lasts=_lasts(batch, plain, name)) for name, title in named.items()
     ]
 
 
