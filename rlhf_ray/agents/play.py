@@ -272,30 +272,21 @@ def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episod
         The episodes with the agent's logits, values, memory and activations; all else, the actions too, stays as it was.
     """
     n, steps = episodes.actions.shape[:2]
-    memory = np.zeros((n, steps + 1, agent.memory_size), np.float32)
-    values = np.zeros((n, steps), np.float32)
-    logits: FloatArray | None = None
-    kept: dict[str, FloatArray] = {}
+    before, done, inside = (_Padded(n) for _ in range(3))
     with torch.no_grad():
         for first in range(0, n, REPLAYED):
-            rows = slice(first, first + REPLAYED)
-            state = agent.initial_memory(len(episodes.lengths[rows]))
-            memory[rows, 0] = state.numpy()
+            rows = np.arange(n)[first : first + REPLAYED]
+            memory = agent.initial_memory(len(rows))
+            before.put(0, rows, {"memory": memory.float().numpy()})
             for t in range(steps):
-                seen = torch.as_tensor(episodes.observations[rows, t])
-                step = agent.step(seen, state, keep=keep)
+                step = agent.step(torch.as_tensor(episodes.observations[rows, t]), memory, keep=keep)
                 goes_on = torch.as_tensor(t < episodes.lengths[rows])
-                state = torch.where(goes_on[:, None], step.memory, state)
-                memory[rows, t + 1] = state.numpy()
-                values[rows, t] = step.value.numpy()
-                logits = np.zeros((n, steps, step.logits.shape[1]), np.float32) if logits is None else logits
-                logits[rows, t] = step.logits.numpy()
-                for name, activation in step.activations.items():
-                    if name not in kept:
-                        kept[name] = np.zeros((n, steps, *activation.shape[1:]), np.float32)
-                    kept[name][rows, t] = activation.numpy()
-    assert logits is not None, "there are no steps"
-    return dataclasses.replace(episodes, logits=logits, values=values, memory=memory, activations=kept)
+                memory = torch.where(goes_on[:, None], step.memory, memory)
+                before.put(t + 1, rows, {"memory": memory.float().numpy()})
+                done.put(t, rows, {"values": step.value.float().numpy(), "logits": step.logits.float().numpy()})
+                inside.put(t, rows, {name: values.float().numpy() for name, values in step.activations.items()})
+    found: dict[str, Any] = before.arrays(steps + 1) | done.arrays(steps)
+    return dataclasses.replace(episodes, **found, activations=inside.arrays(steps))
 
 
 def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> FloatArray:

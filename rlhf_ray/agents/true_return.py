@@ -22,8 +22,6 @@ ActBest = Callable[[Array, Array], Array]
 
 SEED_OFFSET = 1_000_000
 """Keeps the seeds of evaluation episodes apart from those of training."""
-
-
 LONGEST = 10_000
 """Step limit of an evaluation episode if the environment is registered without ``max_episode_steps``."""
 

@@ -10,7 +10,7 @@ In a notebook::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -310,3 +310,29 @@ def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor,
         rewards=moments.rewards[:, :steps], ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
         nodes={"observations": frames, "states": states, "memory": memories},
     )  # fmt: skip
+
+
+THROUGH_TIME, NOW = "smoothgrad", "difference_x_gradient"
+"""Methods whose maps are drawn: gradients averaged over noisy copies through time, and the panel's of the step itself."""
+UNFAITHFUL = "By deletion and insertion it orders the frame no better than a random order can."
+UNCHECKED = "Its faithfulness was not checked."
+
+
+@dataclass(frozen=True)
+class Faithful:
+    """Which maps order the parts of a frame better than every random order does, in deletion and in insertion.
+
+    Attributes:
+        by_map: by QUANTITY/METHOD.
+        unmoved: names of quantities that the frame doesn't move: their maps are zeros.
+    """
+
+    by_map: Mapping[str, bool] = field(default_factory=dict)
+    unmoved: tuple[str, ...] = ()
+
+    def doubt(self, quantity: str, method: str) -> str:
+        """Return why not to trust a map; empty if there is no reason."""
+        if quantity in self.unmoved:
+            return ""
+        known = self.by_map.get(f"{quantity}/{method}")
+        return "" if known else UNCHECKED if known is None else UNFAITHFUL

@@ -19,8 +19,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names
-from rlhf_ray.interpret.agent.questions import log_odds
-from rlhf_ray.interpret.agent.saliency import NOW, Faithful
+from rlhf_ray.interpret.agent.questions import NOW, Faithful, log_odds
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.policies.env_actions import to_policy_actions
 

@@ -63,20 +63,17 @@ def run(context: AgentContext) -> Section:
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = {"blocks": list(blocks), "length": clustered.length, "silhouette": silhouette, "stability": stability}
     rows = [[name, one["windows"], f"{one['share']:.0%}", _told(one["marks"])] for name, one in described.items()]
-    good, remedy = stability >= STABLE, "The borders between behaviours depend on the sample: read them as a rough map."
-    check = Check("behaviours found again", good or None, stability, None, None, f"≥ {STABLE}", "" if good else remedy)
+    remedy = "The borders between behaviours depend on the sample: read them as a rough map."
+    check = Check.of("behaviours found again", stability >= STABLE or None, stability, f"≥ {STABLE}", remedy)
     caption = (
         f"Clusters of windows of {clustered.length} steps of {', '.join(blocks)}, and the concepts that differ most from the other "
         "windows (mean in the behaviour, mean elsewhere)."
     )
     table = Table(["behaviour", "windows", "share", "what differs"], rows, caption)
     pictures = []
-    if is_image(subject.agent.observation_space) and len(clustered):
-        image = _draw(episodes, clustered)
-        caption = (
-            f"The most typical windows of each behaviour: {SHOWN} windows of {clustered.length} steps side by side."
-        )
-        pictures = [Picture("behaviours", image, caption)]
+    if is_image(subject.agent.observation_space):
+        caption = f"The most typical windows of each behaviour: {SHOWN} of {clustered.length} steps side by side."
+        pictures = [Picture("behaviours", _draw(episodes, clustered), caption)]
     return Section(NAME, TITLE, [check], (), [table], pictures, (), values_of({**figures, "behaviours": described}))
 
 
@@ -164,17 +161,15 @@ def windows(
         Features ``[m, …]``, and the episode and first step of each window.
     """
     lengths = real.sum(1)
-    length = int(min(length, max(1, lengths.max(initial=1))))
+    length = min(length, int(lengths.max()))
     starts = [(row, step) for row, steps in enumerate(lengths) for step in range(int(steps) - length + 1)]
-    rows, steps = np.array(starts, np.int64).reshape(-1, 2).T
-    if not blocks or not len(rows):
-        return np.zeros((len(rows), 0)), rows, steps
+    rows, steps = np.array(starts, np.int64).T
     at = steps[:, None] + np.arange(length)
     parts = []
     for values in blocks.values():
         flat = np.asarray(values, np.float64).reshape(*real.shape, -1)
         seen = principal(flat[real])
-        total = float(np.sqrt(seen.var(0).sum())) if seen.size else 0.0
+        total = float(np.sqrt(seen.var(0).sum()))
         if total < 1e-9:
             continue
         scores = np.zeros((*real.shape, seen.shape[1]))
@@ -193,25 +188,20 @@ def behaviours(
 ) -> Behaviours:
     """Cluster windows of ``blocks``, for example memory, world and actions, into behaviours. See `windows` and `cluster`."""
     features, rows, steps = windows(blocks, real, length)
-    length = int(min(length, max(1, real.sum(1).max(initial=1))))
+    lengths = real.sum(1)
+    length = min(length, int(lengths.max()))
     rng = np.random.default_rng([seed, 0xBE])
     some = np.sort(rng.choice(len(rows), CLUSTERED, replace=False)) if len(rows) > CLUSTERED else np.arange(len(rows))
     found = cluster(features[some], "kmeans", count, seed, counts)
-    centers = np.stack(
-        [features[some][found.labels == at].mean(0) for at in range(len(found))] or [np.zeros(features.shape[1])]
-    )
+    centers = np.stack([features[some][found.labels == at].mean(0) for at in range(len(found))])
     labels = np.full(real.shape, -1, np.int64)
-    if len(rows):
-        nearest = (centers**2).sum(1) - 2.0 * features @ centers.T
-        labels[rows, steps] = nearest.argmin(1) if len(found) else -1
-        labels[rows[some], steps[some]] = found.labels
-    lengths = real.sum(1)
+    labels[rows, steps] = ((centers**2).sum(1) - 2.0 * features @ centers.T).argmin(1)
+    labels[rows[some], steps[some]] = found.labels
     last = np.maximum(lengths - length, 0)
     after = (np.arange(real.shape[1])[None] > last[:, None]) & real
-    if real.size:
-        labels = np.where(after, np.take_along_axis(labels, last[:, None], 1), labels)
+    labels = np.where(after, np.take_along_axis(labels, last[:, None], 1), labels)
     examples = []
-    for at, center in enumerate(centers[: len(found)]):
+    for at, center in enumerate(centers):
         own = np.flatnonzero(found.labels == at)
         examples.append(own[np.argsort(((features[some][own] - center) ** 2).sum(1), kind="stable")])
     return Behaviours(labels, found, Moments(rows[some], steps[some]), examples, length)

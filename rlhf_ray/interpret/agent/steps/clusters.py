@@ -101,8 +101,8 @@ def _checks(found: Mapping[str, Mapping[Kind, Clusters]]) -> list[Check]:
     for space, kinds in found.items():
         one = max(kinds.values(), key=lambda one: one.silhouette)
         clear = one.silhouette >= CLEAR and one.stability >= STABLE
-        remedy = "" if clear else "The borders of the clusters are arbitrary."
-        checks.append(Check(f"clear clusters of the {space}", clear or None, one.silhouette, None, None, bound, remedy))
+        arbitrary = "The borders of the clusters are arbitrary."
+        checks.append(Check.of(f"clear clusters of the {space}", clear or None, one.silhouette, bound, arbitrary))
     return checks
 
 

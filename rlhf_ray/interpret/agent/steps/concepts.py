@@ -15,10 +15,8 @@ from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
-from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions import labels as labelled
-from rlhf_ray.interpret.directions.labelled import direction
-from rlhf_ray.interpret.directions.labels import held_out
+from rlhf_ray.interpret.directions import Directions, labelled
+from rlhf_ray.interpret.directions.labelled import direction, held_out
 from rlhf_ray.measure.intervals import MeanEstimate, mean_interval
 from rlhf_ray.measure.statistics import auc
 from rlhf_ray.study.figures import values_of

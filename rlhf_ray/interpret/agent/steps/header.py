@@ -71,17 +71,16 @@ def run(context: AgentContext) -> Section:
     greedy = episodes.select(np.flatnonzero(np.array(Recording(folder).policies) == "greedy"))
     groups = subject.groups(greedy.levels)
     figures = _measure(context, greedy, groups)
-    beside, few = figures.beside_random, figures.levels < FEW
+    beside, many = figures.beside_random, figures.levels >= FEW
     worse = beside.high is not None and beside.high <= 0
     better = False if worse else not beside.holds_zero or None
     remedy = "It earns no more than random actions do: train it longer."
-    thin = "Intervals over fewer levels are too narrow." if few else ""
+    thin = "Intervals over fewer levels are too narrow."
     checks = [Check.of("return beside random actions", better, beside, "> 0", remedy)]
     if (share := figures.action_share) is not None:
-        same = "" if share < 1 else "It always does the same: no change of what it sees or remembers shows."
-        name = "steps with its most frequent action"
-        checks.append(Check(name, share < 1 or None, share, None, None, "< 1", same))
-    checks.append(Check("distinct levels", None if few else True, figures.levels, None, None, f"≥ {FEW}", thin))
+        same = "It always does the same: no change of what it sees or remembers shows."
+        checks.append(Check.of("steps with its most frequent action", share < 1 or None, share, "< 1", same))
+    checks.append(Check.of("distinct levels", many or None, figures.levels, f"≥ {FEW}", thin))
     known = context.figures("recording", RecordedEpisodes)
     checks += [] if known is None else [check for check in checks_of(known) if not check.passed]
     rows = [["return", figures.returns.text()], ["return of random actions", figures.random.text()]]
