@@ -17,8 +17,7 @@ from torch import Tensor
 
 import rlhf_ray as rr
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.effects import Bench
-from rlhf_ray.interpret.agent.steps.effects import removal
+from rlhf_ray.interpret.agent.steps.effects import Bench, removal
 from rlhf_ray.interpret.directions.controls import random_bases
 
 make = partial(rr.make_batch, "worlds:rlhf_ray/CueRun-v0")

@@ -13,8 +13,8 @@ from rlhf_ray.agents.play import play, replay
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import concepts, dynamics
-from rlhf_ray.interpret.agent.clusters import behaviours
+from rlhf_ray.interpret.agent.steps import concepts, dynamics
+from rlhf_ray.interpret.agent.steps.behaviours import behaviours
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
 LEVELS = 500

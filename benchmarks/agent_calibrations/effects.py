@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.agent_calibrations import Row, agent_for
-from rlhf_ray.interpret.agent.effects import ACTIONS, RETURN
 from rlhf_ray.interpret.agent.steps import CATALOGUE
+from rlhf_ray.interpret.agent.steps.effects import ACTIONS, RETURN
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.study import Study, run_study
 from rlhf_ray.study.section import Effect

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from benchmarks.agent_calibrations import Row
-from benchmarks.agent_calibrations.world_model import HELD_OUT, STEPS, bounded
+from benchmarks.agent_calibrations.world_model import HELD_OUT, STEPS, EpisodeWindows, bounded
 from examples.worlds.static_bounce import sticky_actions
 from rlhf_ray.agents.agent import Agent, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.quality import measure
-from rlhf_ray.interpret.agent.world_model.training import EpisodeWindows, WorldTraining, train_world
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 BOUNCE = "rlhf_ray/StaticBounce-v0"

@@ -67,6 +67,12 @@ class Episodes:
         real: BoolArray = np.arange(self.actions.shape[1])[None] < self.lengths[:, None]
         return real
 
+    @property
+    def ends(self) -> list[str]:
+        """Each episode's cause of its end; where the environment tells none, how it ended: terminated, truncated or cut."""
+        how = np.where(self.terminated, "terminated", np.where(self.truncated, "truncated", "cut"))
+        return [cause or str(end) for cause, end in zip(self.causes, how, strict=True)]
+
     def select(self, rows: IntArray | Sequence[int]) -> Episodes:
         """Return the episodes ``rows``, in that order."""
         at = np.asarray(rows, np.int64)
@@ -127,13 +133,6 @@ class Moments:
     def cut(self, values: Array) -> Array:
         """Return what ``values`` ``[episodes, T or T + 1, …]`` hold at the moments, ``[n, …]``."""
         return np.asarray(values[self.rows, self.steps])
-
-
-def draw_steps(steps: BoolArray, count: int, rng: np.random.Generator) -> Moments:
-    """Draw ``count`` of the steps that are marked in ``steps`` ``[n, T]``, or all if there are fewer; they stay in order."""
-    marked = np.argwhere(steps)
-    chosen = marked[np.sort(rng.permutation(len(marked))[:count])]
-    return Moments(chosen[:, 0], chosen[:, 1])
 
 
 def _pick(value: Any, numbers: IntArray) -> Any:
@@ -287,8 +286,9 @@ def draw_moments(
     within = episodes.real & (np.arange(episodes.real.shape[1]) >= context - 1)
     if not within.any():
         raise SettingError(f"No recorded episode has {context} steps; record longer episodes.")
-    chosen = draw_steps(within, count, rng)
-    return moments_of(agent, episodes, chosen.rows, chosen.steps, context=context, ahead=ahead)
+    marked = np.argwhere(within)
+    chosen = marked[np.sort(rng.permutation(len(marked))[:count])]
+    return moments_of(agent, episodes, chosen[:, 0], chosen[:, 1], context=context, ahead=ahead)
 
 
 def action_size(space: gym.Space[Any]) -> int:

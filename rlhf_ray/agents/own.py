@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
+from rlhf_ray.agents.episodes import action_size
 from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.data.registry import Registry
@@ -85,12 +86,8 @@ class CarefulAgent:
 
     def __init__(self, agent: Agent, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
         self.agent = agent
-        self.name, self.digest, self.memory_size, self.layers = (
-            agent.name,
-            identify(agent)[:16],
-            agent.memory_size,
-            agent.layers,
-        )
+        self.name, self.digest = agent.name, identify(agent)[:16]
+        self.memory_size, self.layers = agent.memory_size, agent.layers
         self.observation_space, self.action_space = observation_space, action_space
 
     def initial_memory(self, n: int) -> Tensor:
@@ -145,11 +142,8 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
     try:
         with torch.no_grad():
             step = part.step(torch.as_tensor(np.stack([observation_space.sample()])), part.initial_memory(1))
-        outputs = (
-            int(action_space.n)
-            if isinstance(action_space, gym.spaces.Discrete)
-            else 2 * int(np.prod(action_space.shape or ()))
-        )
+        discrete = isinstance(action_space, gym.spaces.Discrete)
+        outputs = action_size(action_space) * (1 if discrete else 2)
         shapes = [tuple(tensor.shape) for tensor in (step.logits, step.value, step.memory)]
         if shapes != (wanted_shapes := [(1, outputs), (1,), (1, part.memory_size)]):
             raise ValueError(f"it returns logits, value and memory of shapes {shapes}, not {wanted_shapes}")
@@ -157,9 +151,9 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
         raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error
     if any(bool(tensor.isnan().any()) for tensor in (step.logits, step.value, step.memory)):
         raise BrokenAgentError(f"The agent {name} returns NaN; its weights may be broken.")
-    return (
-        part if isinstance(part, FunctionAgent | NetworkAgent) else CarefulAgent(part, observation_space, action_space)
-    )
+    if isinstance(part, FunctionAgent | NetworkAgent):
+        return part
+    return CarefulAgent(part, observation_space, action_space)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -103,8 +103,12 @@ class _Chooser:
         self.discrete = isinstance(space, gym.spaces.Discrete)
         self._blocks: dict[tuple[int, int], FloatArray] = {}
 
-    def choose(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
-        """Return policy actions ``[n]``, or ``[n, size]``, from the distribution's inputs."""
+    def __call__(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
+        """Return the environment's actions ``[n, …]``, from the distribution's inputs."""
+        chosen = self._policy_actions(logits, numbers, steps)
+        return to_env_actions(chosen.reshape(len(chosen), *(self.space.shape or ())), self.space)
+
+    def _policy_actions(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
         size = logits.shape[1] if self.discrete else logits.shape[1] // 2
         if self.greedy and not self.epsilon:
             best: Array = logits.argmax(1) if self.discrete else logits[:, :size]
@@ -121,11 +125,6 @@ class _Chooser:
         rare = uniform < self.epsilon
         mixed: Array = np.where(rare if self.discrete else rare[:, None], other, chosen)
         return mixed
-
-    def env_actions(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
-        """Return the environment's actions ``[n, …]``."""
-        chosen = self.choose(logits, numbers, steps)
-        return to_env_actions(chosen.reshape(len(chosen), *(self.space.shape or ())), self.space)
 
     def _drawn(self, number: int, step: int, size: int) -> FloatArray:
         key = (number, step // BLOCK)
@@ -167,7 +166,7 @@ class _Turn:
         n, went = self.n, np.arange(self.n)
         lengths, causes = np.zeros(n, np.int64), [""] * n
         ended = {"terminated": np.zeros(n, bool), "truncated": np.zeros(n, bool)}
-        seen, done = _Padded(n), _Padded(n)
+        seen, said, done, inside = (_Padded(n) for _ in range(4))
         states: list[list[bytes]] = [[] for _ in range(n)]
         space = self.agent.action_space
         actions = to_env_actions(np.zeros((self.batch.n, *(space.shape or ()))), space)
@@ -176,7 +175,7 @@ class _Turn:
             if sight is not None and step < most and len(rows):
                 where = rows, self.numbers[rows], self.steps[rows] + step
                 self.observations = sight(self.batch, self.observations, *where)
-            self._see(seen, step, went, frames)
+            self._see(seen, said, step, went, frames)
             if keep_states:
                 for row, state in zip(range(n), self.batch.states(), strict=False):
                     if len(states[row]) == step and row in went:
@@ -184,57 +183,37 @@ class _Turn:
             if step == most or not len(rows):
                 break
             steps, numbers = self.steps[rows] + step, self.numbers[rows]
-            taken = self.agent.step(
-                torch.as_tensor(self.observations[rows]),
-                self.memory[rows],
-                edits=edits_at(hooks, steps, numbers),
-                keep=keep,
-            )
+            edits, here = edits_at(hooks, steps, numbers), torch.as_tensor(self.observations[rows])
+            taken = self.agent.step(here, self.memory[rows], edits=edits, keep=keep)
             self.memory[rows] = taken.memory
             logits = taken.logits.numpy()
             if np.isnan(logits).any():
                 cause = "with this intervention" if hooks else "with no intervention"
                 raise NotANumberError(f"{self.agent.name} returns NaN at step {int(steps.max())}, {cause}.")
-            actions[rows] = chooser.env_actions(logits, numbers, steps)
+            actions[rows] = chooser(logits, numbers, steps)
             result = self.batch.step(actions)
             self.observations = result.observations
             ended["terminated"], ended["truncated"] = result.terminated[:n].copy(), result.truncated[:n].copy()
-            done.put(step, rows, "actions", actions[rows])
-            done.put(step, rows, "logits", logits)
-            done.put(step, rows, "values", taken.value.numpy())
-            done.put(step, rows, "rewards", result.rewards[rows])
-            for name in keep:
-                done.put(step, rows, f"activations {name}", taken.activations[name].numpy())
+            values, rewards = taken.value.numpy(), result.rewards[rows]
+            done.put(step, rows, {"actions": actions[rows], "logits": logits, "values": values, "rewards": rewards})
+            inside.put(step, rows, {name: taken.activations[name].numpy() for name in keep})
             lengths[rows] += 1
             for row in rows:
                 causes[row] = result.causes[row]
             went = rows
-        every, steps_made = done.arrays(int(lengths.max())), int(lengths.max()) + 1
-        known = seen.arrays(steps_made)
+        steps_made = int(lengths.max())
         return Episodes(
-            known["observations"] if frames else np.zeros((n, steps_made, 0), self.observations.dtype),
-            every["actions"],
-            every["logits"],
-            every["values"],
-            known["memory"],
-            every["rewards"],
-            lengths,
-            ended["terminated"],
-            ended["truncated"],
-            causes,
-            self.levels,
-            {name.removeprefix("state "): values for name, values in known.items() if name.startswith("state ")},
-            {name: every[f"activations {name}"] for name in keep},
-            states if keep_states else (),
-        )
+            **seen.arrays(steps_made + 1), **done.arrays(steps_made), **ended, lengths=lengths, causes=causes,
+            levels=self.levels, states=said.arrays(steps_made + 1), activations=inside.arrays(steps_made),
+            env_states=states if keep_states else (),
+        )  # fmt: skip
 
-    def _see(self, seen: _Padded, step: int, rows: IntArray, frames: bool) -> None:
-        if frames:
-            seen.put(step, rows, "observations", self.observations[rows])
-        seen.put(step, rows, "memory", self.memory[rows].numpy())
+    def _see(self, seen: _Padded, said: _Padded, step: int, rows: IntArray, frames: bool) -> None:
+        observed = self.observations[rows] if frames else np.zeros((len(rows), 0), self.observations.dtype)
+        seen.put(step, rows, {"observations": observed, "memory": self.memory[rows].numpy()})
         for name, values in self.batch.describe().items():
             number = values.ndim == 1 and values.dtype.kind in "iu"  # may be NaN at a later step, or in another episode
-            seen.put(step, rows, f"state {name}", values[rows].astype(np.float64 if number else values.dtype))
+            said.put(step, rows, {name: values[rows].astype(np.float64 if number else values.dtype)})
 
 
 class _Padded:
@@ -244,9 +223,10 @@ class _Padded:
         self.n = n
         self._parts: dict[str, list[tuple[int, IntArray, Array]]] = {}
 
-    def put(self, step: int, rows: IntArray, name: str, values: Array) -> None:
-        """Keep ``values`` ``[len(rows), …]``."""
-        self._parts.setdefault(name, []).append((step, rows, np.array(values)))
+    def put(self, step: int, rows: IntArray, columns: Mapping[str, Array]) -> None:
+        """Keep columns ``[len(rows), …]`` by name."""
+        for name, values in columns.items():
+            self._parts.setdefault(name, []).append((step, rows, np.array(values)))
 
     def arrays(self, steps: int) -> dict[str, Array]:
         """Return ``[n, steps, …]`` by name, 0 where nothing was put."""
@@ -292,30 +272,21 @@ def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episod
         The episodes with the agent's logits, values, memory and activations; all else, the actions too, stays as it was.
     """
     n, steps = episodes.actions.shape[:2]
-    memory = np.zeros((n, steps + 1, agent.memory_size), np.float32)
-    values = np.zeros((n, steps), np.float32)
-    logits: FloatArray | None = None
-    kept: dict[str, FloatArray] = {}
+    before, done, inside = (_Padded(n) for _ in range(3))
     with torch.no_grad():
         for first in range(0, n, REPLAYED):
-            rows = slice(first, first + REPLAYED)
-            state = agent.initial_memory(len(episodes.lengths[rows]))
-            memory[rows, 0] = state.numpy()
+            rows = np.arange(n)[first : first + REPLAYED]
+            memory = agent.initial_memory(len(rows))
+            before.put(0, rows, {"memory": memory.float().numpy()})
             for t in range(steps):
-                seen = torch.as_tensor(episodes.observations[rows, t])
-                step = agent.step(seen, state, keep=keep)
+                step = agent.step(torch.as_tensor(episodes.observations[rows, t]), memory, keep=keep)
                 goes_on = torch.as_tensor(t < episodes.lengths[rows])
-                state = torch.where(goes_on[:, None], step.memory, state)
-                memory[rows, t + 1] = state.numpy()
-                values[rows, t] = step.value.numpy()
-                logits = np.zeros((n, steps, step.logits.shape[1]), np.float32) if logits is None else logits
-                logits[rows, t] = step.logits.numpy()
-                for name, activation in step.activations.items():
-                    if name not in kept:
-                        kept[name] = np.zeros((n, steps, *activation.shape[1:]), np.float32)
-                    kept[name][rows, t] = activation.numpy()
-    assert logits is not None, "there are no steps"
-    return dataclasses.replace(episodes, logits=logits, values=values, memory=memory, activations=kept)
+                memory = torch.where(goes_on[:, None], step.memory, memory)
+                before.put(t + 1, rows, {"memory": memory.float().numpy()})
+                done.put(t, rows, {"values": step.value.float().numpy(), "logits": step.logits.float().numpy()})
+                inside.put(t, rows, {name: values.float().numpy() for name, values in step.activations.items()})
+    found: dict[str, Any] = before.arrays(steps + 1) | done.arrays(steps)
+    return dataclasses.replace(episodes, **found, activations=inside.arrays(steps))
 
 
 def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> FloatArray:
@@ -329,10 +300,7 @@ def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> Floa
     site = site_of(agent) if site is None else site
     if site == MEMORY:
         return episodes.memory[:, 1:]
-    values = (
-        episodes.activations[site]
-        if site in episodes.activations
-        else replay(agent, episodes, [site]).activations[site]
-    )
+    known = episodes if site in episodes.activations else replay(agent, episodes, [site])
+    values = known.activations[site]
     flat: FloatArray = values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32)
     return flat

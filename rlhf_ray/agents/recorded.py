@@ -128,23 +128,15 @@ class _Chunks:
                 for name, ended in ends.items():
                     ended[i] = rows[name][last]
                 causes[i] = str(rows["cause"][last]) if "cause" in rows else ""
+
+        def named(prefix: str) -> dict[str, Array]:
+            return {name.removeprefix(prefix): of for name, of in columns.items() if name.startswith(prefix)}
+
         return Episodes(
-            observations=columns.get("observation", np.zeros((n, steps + 1, 0), np.uint8)),
-            actions=columns["action"],
-            logits=columns["logits"],
-            values=columns["value"],
-            memory=columns.get("memory", np.zeros((n, steps + 1, 0), np.float32)),
-            rewards=columns["reward"],
-            lengths=parts[:, 2].copy(),
-            terminated=ends["terminated"],
-            truncated=ends["truncated"],
-            causes=causes,
-            levels=levels,
-            states={name.removeprefix(STATE): padded for name, padded in columns.items() if name.startswith(STATE)},
-            activations={
-                name.removeprefix(ACTIVATION): padded for name, padded in columns.items() if name.startswith(ACTIVATION)
-            },
-        )
+            columns.get("observation", np.zeros((n, steps + 1, 0), np.uint8)), columns["action"], columns["logits"],
+            columns["value"], columns.get("memory", np.zeros((n, steps + 1, 0), np.float32)), columns["reward"],
+            parts[:, 2].copy(), ends["terminated"], ends["truncated"], causes, levels, named(STATE), named(ACTIVATION),
+        )  # fmt: skip
 
 
 _STEPS = ("observation", "action", "logits", "value", "memory", "reward")
@@ -240,19 +232,9 @@ class Block:
 
 @dataclass(frozen=True)
 class InsidePlan:
-    """What to record of an agent. The episodes depend on nothing else.
+    """What to record of an agent: see `record_inside`. The episodes depend on nothing else.
 
-    Attributes:
-        environment: the environment's name.
-        levels: one episode of each.
-        acting: share of the episodes by how actions are chosen (`ACTING`); shares need not add up to 1.
-        epsilon: share of random actions of epsilon.
-        seed: seeds the random actions.
-        copies: episodes that are played together.
-        max_steps: cuts longer episodes; None for no limit.
-        keep: layers whose outputs are kept.
-        keep_states: whether to keep the environment's state at each observation.
-        gamma: discount factor of the return that normalises rewards.
+    ``copies`` episodes are played together; ``gamma`` is the discount factor of the return that normalises rewards.
 
     Raises:
         SettingError: a value is invalid.
@@ -308,17 +290,15 @@ class InsidePlan:
         total = sum(self.acting.values())
         wanted = {name: len(self.levels) * share / total for name, share in self.acting.items()}
         quota = {name: int(count) for name, count in wanted.items()}
-        for name in sorted(wanted, key=lambda each: quota[each] - wanted[each])[
-            : len(self.levels) - sum(quota.values())
-        ]:
+        left = len(self.levels) - sum(quota.values())
+        for name in sorted(wanted, key=lambda each: quota[each] - wanted[each])[:left]:
             quota[name] += 1
         blocks: list[Block] = []
         played: Counter[str] = Counter()
         first = 0
         while first < len(self.levels):
-            name = min(
-                (each for each in quota if played[each] < quota[each]), key=lambda each: played[each] / quota[each]
-            )
+            unfinished = (each for each in quota if played[each] < quota[each])
+            name = min(unfinished, key=lambda each: played[each] / quota[each])
             count = min(self.copies, quota[name] - played[name])
             blocks.append(Block(first, name, tuple(map(int, self.levels[first : first + count]))))
             played[name] += count
@@ -328,51 +308,37 @@ class InsidePlan:
     def play(self, agent: Agent, batch: EnvBatch, block: Block) -> list[RecordedEpisode]:
         """Play the episodes of a block. ``batch`` has `copies` copies, so that floats come out the same everywhere."""
         assert batch.n == self.copies, (batch.n, self.copies)
+        numbers, epsilon = (
+            range(block.first, block.first + len(block.levels)),
+            self.epsilon * (block.acting == "epsilon"),
+        )
         episodes = play(
-            agent,
-            batch,
-            block.levels,
-            greedy=block.acting != "sampled",
-            epsilon=self.epsilon if block.acting == "epsilon" else 0.0,
-            seed=self.seed,
-            indices=range(block.first, block.first + len(block.levels)),
-            max_steps=self.max_steps,
-            keep=tuple(self.keep),
-            keep_states=self.keep_states,
-        )
-        return to_recorded(episodes, block.acting)
+            agent, batch, block.levels, greedy=block.acting != "sampled", epsilon=epsilon, seed=self.seed, indices=numbers,
+            max_steps=self.max_steps, keep=tuple(self.keep), keep_states=self.keep_states,
+        )  # fmt: skip
+        return [_to_recorded(episodes, i, block.acting) for i in range(len(episodes))]
 
 
-def to_recorded(episodes: Episodes, policy: str = "") -> list[RecordedEpisode]:
-    """Convert whole episodes to those of a recording."""
-    recorded = []
-    for i, length in enumerate(episodes.lengths.tolist()):
-        inside = {
-            "logits": np.asarray(episodes.logits[i, :length], np.float32),
-            "value": np.asarray(episodes.values[i, :length], np.float32),
-        }
-        if episodes.memory.shape[-1]:
-            inside["memory"] = np.asarray(episodes.memory[i, : length + 1], np.float32)
-        for name, values in episodes.activations.items():
-            inside[ACTIVATION + name] = values[i, :length]
-        recorded.append(
-            RecordedEpisode(
-                Trajectory(
-                    episodes.observations[i, : length + 1],
-                    episodes.actions[i, :length],
-                    np.asarray(episodes.rewards[i, :length], np.float64),
-                    bool(episodes.terminated[i]),
-                ),
-                truncated=bool(episodes.truncated[i]),
-                policy=policy,
-                level_seed=int(episodes.levels[i]),
-                states={name: values[i, : length + 1] for name, values in episodes.states.items()},
-                cause=episodes.causes[i],
-                inside=inside,
-                env_states=list(episodes.env_states[i][: length + 1]) if episodes.env_states else (),
-            )
-        )
-    return recorded
+def _to_recorded(episodes: Episodes, i: int, policy: str) -> RecordedEpisode:
+    """Convert a whole episode to one of a recording."""
+    length = int(episodes.lengths[i])
+    inside: dict[str, Array] = {"logits": episodes.logits[i, :length], "value": episodes.values[i, :length]}
+    if episodes.memory.shape[-1]:
+        inside["memory"] = episodes.memory[i, : length + 1]
+    inside = {name: np.asarray(values, np.float32) for name, values in inside.items()}
+    inside |= {ACTIVATION + name: values[i, :length] for name, values in episodes.activations.items()}
+    seen, actions = episodes.observations[i, : length + 1], episodes.actions[i, :length]
+    rewards = np.asarray(episodes.rewards[i, :length], np.float64)
+    return RecordedEpisode(
+        Trajectory(seen, actions, rewards, bool(episodes.terminated[i])),
+        truncated=bool(episodes.truncated[i]),
+        policy=policy,
+        level_seed=int(episodes.levels[i]),
+        states={name: values[i, : length + 1] for name, values in episodes.states.items()},
+        cause=episodes.causes[i],
+        inside=inside,
+        env_states=list(episodes.env_states[i][: length + 1]) if episodes.env_states else (),
+    )
 
 
 def record_inside(
@@ -415,18 +381,14 @@ def record_inside(
     return write_blocks(plan, agent, folder, lambda blocks: (plan.play(agent, batch, block) for block in blocks), watch)
 
 
-Played = Callable[[Sequence[Block]], Iterator[list[RecordedEpisode]]]
-"""Plays blocks, in their order."""
-
-
 def write_blocks(
     plan: InsidePlan,
     agent: Agent,
     folder: Path | str,
-    played: Played,
+    played: Callable[[Sequence[Block]], Iterator[list[RecordedEpisode]]],
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Recording:
-    """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them. See `record_inside`."""
+    """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them, in their order. See `record_inside`."""
     if missing := [name for name in plan.keep if name not in agent.layers]:
         raise SettingError(f"layers has {missing[0]!r}; the agent's layers are {', '.join(agent.layers) or 'none'}.")
     writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent), plan.gamma)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ ActBest = Callable[[Array, Array], Array]
 
 SEED_OFFSET = 1_000_000
 """Keeps the seeds of evaluation episodes apart from those of training."""
-
-
 LONGEST = 10_000
 """Step limit of an evaluation episode if the environment is registered without ``max_episode_steps``."""
 
@@ -77,7 +74,7 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
         while len(made) < copies and not isinstance(made[-1].unwrapped, envs.EnvApart):  # few: each takes a process
             made.append(with_an_end(environment))
         copies = len(made)
-        env = SyncVectorEnv([functools.partial(_given, one) for one in made])
+        env = SyncVectorEnv([lambda one=one: one for one in made])  # type: ignore[misc]
         endless = isinstance(env.envs[0], LastResort)
     actions: list[Array] = []
     try:
@@ -88,10 +85,6 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
     success = None if succeeded is None else float(succeeded.mean())
     return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
-
-
-def _given(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    return env
 
 
 def warn_of_carried_state(environment: str) -> None:
@@ -166,13 +159,8 @@ def play(
     lengths: list[int] = []
     succeeded: list[bool] = []
     infos = Infos(env.num_envs, environment)
-    running, begun, played, steps = (
-        np.zeros(env.num_envs),
-        np.ones(env.num_envs, dtype=bool),
-        np.zeros(env.num_envs, dtype=int),
-        np.zeros(env.num_envs, dtype=int),
-    )
-    first = np.ones(env.num_envs, dtype=bool)
+    running, begun, first = np.zeros(env.num_envs), *np.ones((2, env.num_envs), bool)
+    played, steps = np.zeros((2, env.num_envs), int)
     while (played < quota).any():
         actions = np.asarray(drawn.sample() if act is None else act(observations, first))
         see(actions[begun & (played < quota)])

@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -96,14 +96,6 @@ class Study(Generic[S]):
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-@dataclass
-class _Done:
-    """Finished steps: their sections, and the identity of their artefacts; empty for a step that was left out or failed."""
-
-    sections: dict[str, Section] = field(default_factory=dict)
-    made: dict[str, str] = field(default_factory=dict)
-
-
 def run_study(
     study: Study[S],
     names: Iterable[str] | None = None,
@@ -126,16 +118,16 @@ def run_study(
     """
     steps = study.steps(names)
     codes = {name: code_of(step.run) for name, step in steps.items()}  # before a step loads more modules
-    done = _Done()
+    done: dict[str, tuple[Section, str]] = {}  # with the artefacts' identity: empty if there are none
     running: dict[Future[Any], str] = {}
     waiting = list(steps)
     while waiting or running:
-        for name in [ready for ready in waiting if all(need in done.made for need in _needs(steps, ready))]:
+        for name in [ready for ready in waiting if all(need in done for need in _needs(steps, ready))]:
             waiting.remove(name)
-            needs = [need for need in _needs(steps, name) if done.made[need]]
-            key = study.key(steps[name], codes[name], [done.made[need] for need in needs])
+            needs = [need for need in _needs(steps, name) if done[need][1]]
+            key = study.key(steps[name], codes[name], [done[need][1] for need in needs])
             if (earlier := kept.load(study.folder / name, key)) is not None:
-                done.sections[name], done.made[name] = earlier
+                done[name] = earlier
                 finished(name, True)
                 continue
             arguments = (study, name, key, needs, mapper)
@@ -146,9 +138,9 @@ def run_study(
             continue
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             name = running.pop(future)
-            done.sections[name], done.made[name] = future.result()
+            done[name] = future.result()
             finished(name, False)
-    return tuple(done.sections[name] for name in steps)
+    return tuple(done[name][0] for name in steps)
 
 
 def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper: Mapper = map) -> tuple[Section, str]:
@@ -178,9 +170,7 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
             shutil.rmtree(old, ignore_errors=True)
         return kept.as_saved(section), identity
     except Exception as error:
-        if debugging():
-            raise
-        if isinstance(error, FaultyEnvironmentError):  # no step can tell anything of such an environment
+        if debugging() or isinstance(error, FaultyEnvironmentError):  # no step can tell anything of such an environment
             raise
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SettingError(

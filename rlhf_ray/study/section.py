@@ -33,13 +33,13 @@ class Check:
 
     @classmethod
     def of(
-        cls, name: str, passed: bool | None, estimate: MeanEstimate | None, bound: str = "", remedy: str = ""
+        cls, name: str, passed: bool | None, found: MeanEstimate | float | None, bound: str = "", remedy: str = ""
     ) -> Check:
-        """Make a check of an estimate."""
+        """Make a check of an estimate, or of a number without an interval; one that passed needs no remedy."""
         remedy = "" if passed else remedy
-        if estimate is None:
-            return cls(name, passed, bound=bound, remedy=remedy)
-        return cls(name, passed, estimate.mean, estimate.low, estimate.high, bound, remedy)
+        if isinstance(found, MeanEstimate):
+            return cls(name, passed, found.mean, found.low, found.high, bound, remedy)
+        return cls(name, passed, found, bound=bound, remedy=remedy)
 
     @property
     def shown(self) -> str:

@@ -83,16 +83,6 @@ class StepContext(Generic[S]):
         return np.random.default_rng([self.subject.seed, *purpose.encode()])
 
 
-def always(context: StepContext[Any]) -> str | None:
-    """Apply to everything."""
-    return None
-
-
-def no_options(subject: StudySubject) -> str:
-    """Read no options."""
-    return ""
-
-
 @dataclass(frozen=True)
 class Step(Generic[S]):
     """One step of a study.
@@ -110,8 +100,8 @@ class Step(Generic[S]):
     title: str
     run: Callable[[StepContext[S]], Section]
     needs: tuple[str, ...] = ()
-    why_not: Callable[[StepContext[S]], str | None] = always
-    options: Callable[[S], str] = no_options
+    why_not: Callable[[StepContext[S]], str | None] = lambda context: None
+    options: Callable[[S], str] = lambda subject: ""
 
 
 def find_step(source: str) -> Step[Any]:

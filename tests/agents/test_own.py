@@ -99,18 +99,6 @@ def test_other_functions_are_another_agent() -> None:
     assert np.prod(agent(1.0).initial_memory(3).shape) == 0
 
 
-def test_an_agent_that_returns_nan_is_named_and_not_its_environment() -> None:
-    from rlhf_ray.agents.play import NotANumberError, play
-    from rlhf_ray.envs import make_batch
-
-    batch = make_batch("CartPole-v1", 2)
-    broken = FunctionAgent(
-        lambda seen, memory: (seen[:, :2] / 0.0 * 0.0, seen[:, 0]), batch.observation_space, batch.action_space
-    )
-    with pytest.raises(NotANumberError, match="returns NaN at step 0, with no intervention"):
-        play(broken, batch, range(2))
-
-
 class Counting:
     """An agent of a user's own class: it works in place, and its layer keeps statistics in training mode."""
 

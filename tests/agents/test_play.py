@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.agent import MEMORY, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import play
+from rlhf_ray.agents.play import play, replay, site_of, values_at
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.agents.made import network_agent
 from tests.interpret.agent.corridor import LIMIT, Corridors
 
 LEVELS = range(100, 113)
 
 
 def agent_of(memory: str, box: bool) -> NetworkAgent:
-    torch.manual_seed(0)
     batch = Corridors(1, box)
-    shape = PolicyShape(hidden=(8,), memory=memory, memory_units=8)  # type: ignore[arg-type]
-    network = ActorCriticNetwork(batch.observation_space, batch.action_space, shape)
-    with torch.no_grad():
-        for layer in network.modules():
-            if isinstance(layer, torch.nn.Linear) and layer.out_features == (1 if box else 3):
-                layer.weight *= 30.0  # or all actions are about as likely
-    return NetworkAgent(network, batch.observation_space, batch.action_space)
+    return network_agent(batch.observation_space, batch.action_space, memory, seed=4, hidden=(8,))  # takes every action
 
 
 def same(first: Episodes, second: Episodes) -> None:
@@ -145,4 +139,21 @@ def test_bad_requests_are_named() -> None:
     ]:
         with pytest.raises(SettingError, match=text):
             play(agent, Corridors(1), **{"levels": [1], **wrong})
-    assert isinstance(agent.action_space, gym.spaces.Discrete)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_a_replay_computes_along_the_observations_what_the_agent_did(memory: str) -> None:
+    agent = agent_of(memory, False)
+    played = play(agent, Corridors(4), LEVELS, keep=agent.layers[:1])
+    replace = {"logits": played.logits * 0, "values": played.values * 0, "memory": played.memory * 0, "activations": {}}
+    found = replay(agent, dataclasses.replace(played, **replace), agent.layers[:1])  # type: ignore[arg-type]
+    within = played.real
+    for before, after in ((played.logits, found.logits), (played.values, found.values)):
+        np.testing.assert_allclose(after[within], before[within], atol=1e-5)
+    np.testing.assert_allclose(found.memory[:, 1:][within], played.memory[:, 1:][within], atol=1e-5)
+    layer = agent.layers[0]
+    np.testing.assert_allclose(found.activations[layer][within], played.activations[layer][within], atol=1e-5)
+    short = int(played.lengths.argmin())  # nothing happens after the end
+    np.testing.assert_array_equal(found.memory[short, played.lengths[short]], found.memory[short, -1])
+    assert (site_of(agent) == MEMORY) == (memory != "none")
+    assert values_at(agent, played).shape == (*within.shape, agent.memory_size or 8)

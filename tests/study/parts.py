@@ -20,22 +20,21 @@ def picture(name: str = "p", colour: int = 0, film: bool = False) -> Picture:
     return Picture(name, buffer.getvalue(), f"the `{name}` picture")
 
 
+def mean(value: float) -> MeanEstimate:
+    return MeanEstimate(value, None, None)
+
+
 EFFECTS = Effects.sort(
     "inputs",
     "What it looks at",
     ["learned", "true"],
     [
-        Effect(
-            "b", {"learned": MeanEstimate(-0.5, -0.75, -0.25), "true": MeanEstimate(0.25, None, None)}, control=0.125
-        ),
-        Effect("unknown", {"learned": MeanEstimate(math.nan, None, None)}),
+        Effect("b", {"learned": MeanEstimate(-0.5, -0.75, -0.25), "true": mean(0.25)}, control=0.125),
+        Effect("unknown", {"learned": mean(math.nan)}),
         Effect(
             "whole",
             {"learned": MeanEstimate(1.0, 0.5, 1.5)},
-            parts=(
-                Effect("smaller", {"true": MeanEstimate(0.1, None, None)}),
-                Effect("larger", {"true": MeanEstimate(-0.2, None, None)}),
-            ),
+            parts=(Effect("smaller", {"true": mean(0.1)}), Effect("larger", {"true": mean(-0.2)})),
         ),
         Effect("nothing known", {}),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +25,14 @@ class Figures:
 
 
 def test_a_section_comes_back(tmp_path: Path) -> None:
-    told = section(2)
-    told = kept.as_saved(type(told)(**{**told.__dict__, "pictures": [picture(), picture("film", film=True)]}))
+    told = kept.as_saved(replace(section(2), pictures=[picture(), picture("film", film=True)]))
     kept.save(told, tmp_path, "key", "identity")
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"section.json", "p.png", "film.webp"}
     loaded = kept.load(tmp_path, "key")
     assert loaded is not None
     again, identity = loaded
     assert identity == "identity"
-    assert (again.checks, again.tables, again.pictures, again.notes) == (
-        told.checks,
-        told.tables,
-        told.pictures,
-        told.notes,
-    )
-    assert again.values == {"a": [1, None]}
+    assert replace(again, effects=()) == replace(told, effects=())
     (effects,) = again.effects
     assert effects.rows[:2] == EFFECTS.rows[:2]  # with their parts
     assert math.isnan(effects.rows[2].figures["learned"].mean)
@@ -48,8 +41,7 @@ def test_a_section_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["section.json", "film.webp"])
 def test_a_changed_file_is_no_finished_step(tmp_path: Path, name: str) -> None:
-    told = section(2)
-    kept.save(type(told)(**{**told.__dict__, "pictures": [picture("film", film=True)]}), tmp_path, "key", "identity")
+    kept.save(replace(section(2), pictures=[picture("film", film=True)]), tmp_path, "key", "identity")
     with (tmp_path / "report" / name).open("ab") as file:
         file.write(b" ")
     assert kept.load(tmp_path, "key") is None

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,8 +17,7 @@ import pytest
 
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study import Check, Effect, Picture, Screen, Section, Table, screen_of, write_page
-from rlhf_ray.study.bars import GAP, HEIGHT, NAME, WIDTH, bars
-from rlhf_ray.study.page import numeric, render, tabled
+from rlhf_ray.study.page import GAP, HEIGHT, NAME, WIDTH, bars, numeric, render, tabled
 from rlhf_ray.study.section import figure
 from tests.browsers import chromium
 from tests.study.parts import BAD, EFFECTS, GOOD, OPEN, picture, section
@@ -50,9 +50,7 @@ def test_no_tag_and_no_backtick_is_shown_as_text() -> None:
     page = render(
         {"seed": 0}, [section(), GONE], screen(GOOD, BAD, effects=[EFFECTS], tables=[Table(["`x`"], [["`y`"]])])
     )
-    text = (
-        " ".join(Shown(page).texts).replace("A `reward`", "").replace("`x`", "").replace("`y`", "")
-    )  # names, as they are
+    text = re.sub("A `reward`|`x`|`y`", "", " ".join(Shown(page).texts))  # names, as they are
     assert "rlhf-ray fit" in text
     assert "--truth" in text
     assert not re.findall(r".{0,40}(?:</?\w+\W|&\w+;|`).{0,40}", text)
@@ -63,20 +61,10 @@ def test_texts_that_look_like_tags_are_texts() -> None:
     row = Effect(bad, {bad: MeanEstimate(1.0, 0.5, 1.5)}, parts=(Effect(bad, {}),))
     effects = replace(EFFECTS, title=bad, caption=bad, columns=(bad,), rows=(row,))
     check = Check(bad, False, 1.0, bound=bad, remedy=bad)
-    told = Section(
-        "s",
-        bad,
-        [check],
-        [effects],
-        [Table([bad], [[bad]], bad)],
-        [replace(picture(), caption=bad, crossed_out=bad)],
-        [bad],
-    )
-    page = render(
-        {bad: bad},
-        [told, replace(told, name="gone", skipped=bad)],
-        replace(screen(check, effects=[effects]), heading=bad),
-    )
+    table, drawn = Table([bad], [[bad]], bad), replace(picture(), caption=bad, crossed_out=bad)
+    told = Section("s", bad, [check], [effects], [table], [drawn], [bad])
+    first = replace(screen(check, effects=[effects]), heading=bad)
+    page = render({bad: bad}, [told, replace(told, name="gone", skipped=bad)], first)
     shown = Shown(page)
     assert "script" not in shown.tags
     assert shown.tags.count("b") == 1  # the check's figure
@@ -178,20 +166,17 @@ def test_bars_start_at_zero_and_end_at_their_figures() -> None:
     block = 2 * HEIGHT
     second = block + GAP
     expected = [
-        ("c0", x(0.0), 1, width(1.0)),
-        ("c0", x(-0.5), second + 1, width(0.5)),
-        ("c1", x(0.0), second + HEIGHT + 1, width(0.25)),
+        ("c0", x(0.0), "1", width(1.0)),
+        ("c0", x(-0.5), str(second + 1), width(0.5)),
+        ("c1", x(0.0), str(second + HEIGHT + 1), width(0.25)),
     ]
     found = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn)
-    assert found == [(kind, left, str(y), wide) for kind, left, y, wide in expected]
+    assert found == expected
     assert f'<path class="zero" d="M{x(0.0)} 0V{4 * second}"/>' in drawn
     assert f"M{x(0.5)} {HEIGHT / 2 - 0.5:.1f}H{x(1.5)}" in drawn
     assert re.findall(r'class="control" d="M([\d.]+) (\d+)v(\d+)"', drawn) == [(x(0.125), str(second), str(block))]
     assert "nan" not in drawn
     assert "learned: 1.00 [0.50, 1.50]" in drawn
-
-
-def test_bars_of_one_column_without_figures_are_empty() -> None:
     assert "<rect" not in str(bars(replace(EFFECTS, rows=EFFECTS.rows[-1:])))
 
 
@@ -231,9 +216,7 @@ def on_paper(pdf: bytes) -> tuple[int, int]:
     """Count the glyphs and the pictures of a PDF of Chromium: four hexadecimal digits a glyph in its streams."""
     glyphs = 0
     for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
-        try:
-            content = zlib.decompress(stream)
-        except zlib.error:
-            continue
-        glyphs += sum(len(text) // 4 for text in re.findall(rb"<([0-9A-Fa-f]+)> Tj", content))
+        with suppress(zlib.error):
+            texts = re.findall(rb"<([0-9A-Fa-f]+)> Tj", zlib.decompress(stream))
+            glyphs += sum(len(text) // 4 for text in texts)
     return glyphs, pdf.count(b"/Subtype /Image")

@@ -121,9 +121,7 @@ STEP = Step("own", "My own", lambda context: Section("own", "My own", values={"f
 """
 
 
-def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_step_or_helper_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "mine"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -148,9 +146,7 @@ def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
     assert run() == (456, [False])
 
 
-def test_an_edit_of_the_packages_that_study_runs_all_steps_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_the_packages_that_study_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def code(version: int, text: str, name: str = "interpret") -> str:
         package = tmp_path / str(version) / name
         package.mkdir(parents=True)

@@ -47,24 +47,15 @@ class Change:
 
     def at(self, moments: IntArray, rows: IntArray) -> tuple[Sight | None, tuple[Hook, ...]]:
         """Return what to play episodes with: the change at one step of each, ``[n]``; ``rows``: what the change calls each."""
-        hook = self.once or self.hook
-        return (
-            None if self.sight is None else _SightAt(self.sight, moments, rows),
-            () if hook is None else (_HookAt(hook, moments, rows),),
-        )
+        sight, hook = self.sight, self.once or self.hook
 
+        def seen_then(batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+            now = steps == moments[episodes]
+            if sight is None or not now.any():
+                return seen
+            return sight(batch, seen, copies[now], rows[episodes[now]], steps[now])
 
-@dataclass(frozen=True)
-class _SightAt:
-    """A sight at one step of each episode, ``[n]``."""
-
-    sight: Sight
-    moments: IntArray
-    rows: IntArray
-
-    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
-        now = steps == self.moments[episodes]
-        return self.sight(batch, seen, copies[now], self.rows[episodes[now]], steps[now]) if now.any() else seen
+        return None if sight is None else seen_then, () if hook is None else (_HookAt(hook, moments, rows),)
 
 
 @dataclass(frozen=True)
@@ -88,78 +79,56 @@ class _HookAt:
         return apply
 
 
-@dataclass(frozen=True)
-class EditWorld:
-    """An edit that the environment offers."""
+def edit_world(edit: str) -> Sight:
+    """Return an edit that the environment offers."""
 
-    edit: str
+    def sight(batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+        return np.asarray(batch.edit(edit, np.isin(np.arange(batch.n), copies)))
 
-    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
-        """See `Sight`."""
-        return np.asarray(batch.edit(self.edit, np.isin(np.arange(batch.n), copies)))
+    return sight
 
 
-@dataclass(frozen=True)
-class Hide:
-    """Paints a kind of object over with the nearest pixels beside it; the world keeps it.
+def hide(kind: str, beside: bool = False, seed: int = 0) -> Sight:
+    """Return what paints a kind of object over with the nearest pixels beside it; the world keeps it.
 
-    Attributes:
-        kind: of object.
-        beside: paint as large a place without objects instead, drawn at random, in the frame's mean colour.
-        seed: seeds the places.
+    With ``beside``, it paints as large a place without objects instead, drawn at random by the seed, in the frame's mean colour.
     """
 
-    kind: str
-    beside: bool = False
-    seed: int = 0
-
-    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
-        """See `Sight`."""
+    def sight(batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         masks = {name: mask[copies] for name, mask in batch.masks().items()}
         things = np.any([mask for name, mask in masks.items() if name == AGENT or 0 < mask.mean() <= OBJECT], axis=0)
         changed, frames = seen.copy(), seen[copies]
-        if self.beside:
-            draws = np.random.default_rng([self.seed, int(steps.sum()), len(copies)])
-            patch = patch_beside(masks[self.kind], things, draws)[..., None]
+        if beside:
+            draws = np.random.default_rng([seed, int(steps.sum()), len(copies)])
+            patch = patch_beside(masks[kind], things, draws)[..., None]
             changed[copies] = np.where(patch, np.rint(frames.mean((1, 2), keepdims=True)).astype(seen.dtype), frames)
         else:
-            changed[copies] = repaint(frames, masks[self.kind], things)
+            changed[copies] = repaint(frames, masks[kind], things)
         return changed
 
+    return sight
 
-@dataclass(frozen=True)
-class OtherSight:
-    """What another episode shows at the same step, or some of its numbers.
 
-    Attributes:
-        observations: of the other episodes, ``[n, T + 1, …]``.
-        last: the last step of each, ``[n]``.
-        numbers: which numbers of a vector; None: all that is seen.
+def other_sight(observations: Array, last: IntArray, number: int | None = None) -> Sight:
+    """Return what shows what other episodes do at the same step, or one number of it.
+
+    ``observations`` are those of the other episodes, ``[n, T + 1, …]``, and ``last`` is the last step of each, ``[n]``.
     """
 
-    observations: Array = field(repr=False)
-    last: IntArray
-    numbers: tuple[int, ...] | None = None
-
-    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
-        """See `Sight`."""
-        others, changed = self.observations[episodes, np.minimum(steps, self.last[episodes])], seen.copy()
-        if self.numbers is None:
+    def sight(batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+        others, changed = observations[episodes, np.minimum(steps, last[episodes])], seen.copy()
+        if number is None:
             changed[copies] = others
         else:
-            columns = list(self.numbers)
-            changed[copies[:, None], columns] = others[:, columns]
+            changed[copies, number] = others[:, number]
         return changed
+
+    return sight
 
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """Memory that is put in place of the agent's after each step's update.
-
-    Attributes:
-        memory: ``[n, T, size]``.
-        last: the last step that there is memory of, ``[n]``.
-    """
+    """Memory ``[n, T, size]`` that is put in place of the agent's after each step's update; ``last``: its last step, ``[n]``."""
 
     memory: FloatArray = field(repr=False)
     last: IntArray
@@ -177,14 +146,9 @@ class OtherMemory:
 
 def edits(batch: EnvBatch, plain: Episodes) -> list[Change]:
     """Return the edits that the environment offers. ``plain`` keeps states, if the environment can save them."""
+    named = {name: f"{name}: {does.rstrip('.')}" if does else name for name, does in batch.edits.items()}
     return [
-        Change(
-            f"{name}: {does.rstrip('.')}" if does else name,
-            EditWorld(name),
-            world=True,
-            lasts=_lasts(batch, plain, name),
-        )
-        for name, does in batch.edits.items()
+        Change(title, edit_world(name), world=True, lasts=_lasts(batch, plain, name)) for name, title in named.items()
     ]
 
 
@@ -216,7 +180,7 @@ def _lasts(batch: EnvBatch, plain: Episodes, edit: str) -> bool:
 def hidden_objects(kinds: Sequence[str], seed: int) -> list[Change]:
     """Return the hiding of each kind of object, beside that of as much of the background."""
     return [
-        Change(f"{kind} hidden", Hide(kind), world=True, controls=(Change(kind, Hide(kind, True, seed), world=True),))
+        Change(f"{kind} hidden", hide(kind), world=True, controls=(Change(kind, hide(kind, True, seed), world=True),))
         for kind in kinds
     ]
 
@@ -225,8 +189,8 @@ def other_sights(plain: Episodes, partners: IntArray, names: Sequence[str]) -> l
     """Return the exchange of what is seen with another level's at the same step; ``names``: of a vector's numbers, each alone."""
     seen, last = plain.observations[partners], plain.lengths[partners] - 1
     whole = "the frame" if seen.ndim > 3 else "the observation"
-    alone = [Change(f"{name} of another level", OtherSight(seen, last, (at,))) for at, name in enumerate(names)]
-    return [Change(f"{whole} of another level", OtherSight(seen, last)), *(alone if len(alone) > 1 else ())]
+    alone = [Change(f"{name} of another level", other_sight(seen, last, at)) for at, name in enumerate(names)]
+    return [Change(f"{whole} of another level", other_sight(seen, last)), *(alone if len(alone) > 1 else ())]
 
 
 def other_memory(plain: Episodes, partners: IntArray) -> list[Change]:
@@ -265,12 +229,9 @@ def objects_in(masks: Mapping[str, BoolArray]) -> list[str]:
 
 
 def repaint(frames: Array, masks: BoolArray, others: BoolArray | None = None) -> Array:
-    """Paint objects over with the nearest pixels beside them, in the same row where there are any.
+    """Paint objects over in frames ``[n, height, width, channels]`` with the nearest pixels, in the same row where there are any.
 
-    Args:
-        frames: ``[n, height, width, channels]``.
-        masks: where the objects are, ``[n, height, width]``.
-        others: where objects of other kinds are: they give no colours, so that no second one appears in the first one's place.
+    Other objects (both masks are ``[n, height, width]``) give no colours, so that no second one appears in the first one's place.
     """
     painted = frames.copy()
     for row, (frame, mask) in enumerate(zip(painted, masks, strict=True)):
@@ -284,13 +245,7 @@ def repaint(frames: Array, masks: BoolArray, others: BoolArray | None = None) ->
 
 
 def patch_beside(masks: BoolArray, taken: BoolArray, rng: np.random.Generator) -> BoolArray:
-    """Move each mask to a random place where nothing of interest is; empty where there is none.
-
-    Args:
-        masks: one kind of object, ``[n, height, width]``.
-        taken: where any object is, ``[n, height, width]``.
-        rng: draws the places.
-    """
+    """Move each mask ``[n, height, width]`` to a random place that isn't ``taken`` by any object; empty where there is none."""
     moved = np.zeros_like(masks)
     for row, (mask, full) in enumerate(zip(masks, taken, strict=True)):
         cells = np.argwhere(mask)

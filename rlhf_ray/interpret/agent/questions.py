@@ -10,7 +10,7 @@ In a notebook::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import WorldMoments
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
@@ -85,10 +85,8 @@ def chosen_action(space: gym.Space[Any]) -> Quantity:
     def odds(plain: Simulation, simulation: Simulation, k: int) -> Tensor:
         return log_odds(simulation.logits[:, k], plain.logits[:, k])
 
-    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        return odds(simulation, simulation, k)
-
-    return Quantity("action", "log-odds of the most likely action", read, choice=odds)
+    title = "log-odds of the most likely action"
+    return Quantity("action", title, lambda _agent, simulation, k: odds(simulation, simulation, k), choice=odds)
 
 
 def log_odds(logits: Tensor, first: Tensor) -> Tensor:
@@ -106,29 +104,18 @@ def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:
     size = int(torch.Size(space.shape).numel()) if isinstance(space, gym.spaces.Box) else 0
     if not 0 <= dimension < size:
         raise SettingError(f"{space} has no dimension {dimension} with a mean; use one of 0 to {size - 1}.")
-
-    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        return simulation.logits[:, k, dimension]
-
-    return Quantity(f"mean_{dimension}", f"mean of action dimension {dimension}", read)
+    title = f"mean of action dimension {dimension}"
+    return Quantity(f"mean_{dimension}", title, lambda _agent, simulation, k: simulation.logits[:, k, dimension])
 
 
-def loading(basis: Directions, component: int, site: str = MEMORY) -> Quantity:
-    """Return the score of a component of a basis in the agent's memory after step ``k``, or in a layer's output.
-
-    Args:
-        basis: the basis, fitted at ``site``.
-        component: which.
-        site: `MEMORY`, or a layer's name.
-    """
+def loading(basis: Directions, component: int) -> Quantity:
+    """Return the score of a component of a basis in the agent's memory after step ``k``."""
     center = torch.as_tensor(basis.center, dtype=torch.float32)
     row = torch.as_tensor(basis.filters[component], dtype=torch.float32)
 
     def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        keep = () if site == MEMORY else (site,)
-        step = agent.step(simulation.observations[:, k], simulation.memory[:, k], keep=keep)
-        values = step.memory if site == MEMORY else step.activations[site]
-        return (values.flatten(1) - center) @ row
+        step = agent.step(simulation.observations[:, k], simulation.memory[:, k])
+        return (step.memory.flatten(1) - center) @ row
 
     return Quantity(f"loading_{component}", f"score of {basis.names[component]}", read)
 
@@ -219,12 +206,7 @@ class AgentQuestion(Question):
         return values
 
     def rollout(self, moments: WorldMoments, inputs: Mapping[str, Tensor]) -> Simulation:
-        """Compute the steps that the quantity reads.
-
-        Args:
-            moments: where.
-            inputs: values of some sources, instead of the moments' own.
-        """
+        """Compute the steps that the quantity reads; ``inputs``: values of some sources, instead of the moments' own."""
         memory = inputs.get("memory", moments.memory)
         if self.world is None:
             return recorded(self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead)
@@ -272,21 +254,13 @@ class AgentQuestion(Question):
 
     def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
         """Return the parts of a source: patches or features of a frame, up to `BLOCKS` blocks of a memory."""
-        return self._parts[name]
-
-    @cached_property
-    def _parts(self) -> dict[str, tuple[tuple[str, ...], BoolArray]]:
-        parts: dict[str, tuple[tuple[str, ...], BoolArray]] = {}
-        for name in self.names:
-            if name == "frame":
-                regions = regions_of(self.agent.observation_space)
-                parts[name] = regions.names, regions.masks
-            else:
-                size = self.agent.memory_size if name == "memory" or self.world is None else self.world.size
-                count = min(BLOCKS, size)
-                masks: BoolArray = (np.arange(size) * count // max(size, 1))[None] == np.arange(count)[:, None]
-                parts[name] = tuple(f"part {i} of the {self.words[name]}" for i in range(count)), masks
-        return parts
+        if name == "frame":
+            regions = regions_of(self.agent.observation_space)
+            return regions.names, regions.masks
+        size = self.agent.memory_size if name == "memory" or self.world is None else self.world.size
+        count = min(BLOCKS, size)
+        masks: BoolArray = (np.arange(size) * count // max(size, 1))[None] == np.arange(count)[:, None]
+        return tuple(f"part {i} of the {self.words[name]}" for i in range(count)), masks
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
         """Convert attributions to maps: those to a world model's context add up."""
@@ -336,3 +310,29 @@ def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor,
         rewards=moments.rewards[:, :steps], ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
         nodes={"observations": frames, "states": states, "memory": memories},
     )  # fmt: skip
+
+
+THROUGH_TIME, NOW = "smoothgrad", "difference_x_gradient"
+"""Methods whose maps are drawn: gradients averaged over noisy copies through time, and the panel's of the step itself."""
+UNFAITHFUL = "By deletion and insertion it orders the frame no better than a random order can."
+UNCHECKED = "Its faithfulness was not checked."
+
+
+@dataclass(frozen=True)
+class Faithful:
+    """Which maps order the parts of a frame better than every random order does, in deletion and in insertion.
+
+    Attributes:
+        by_map: by QUANTITY/METHOD.
+        unmoved: names of quantities that the frame doesn't move: their maps are zeros.
+    """
+
+    by_map: Mapping[str, bool] = field(default_factory=dict)
+    unmoved: tuple[str, ...] = ()
+
+    def doubt(self, quantity: str, method: str) -> str:
+        """Return why not to trust a map; empty if there is no reason."""
+        if quantity in self.unmoved:
+            return ""
+        known = self.by_map.get(f"{quantity}/{method}")
+        return "" if known else UNCHECKED if known is None else UNFAITHFUL

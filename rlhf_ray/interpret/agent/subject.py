@@ -139,9 +139,9 @@ def nothing_inside(context: AgentContext) -> str | None:
     return None
 
 
-def recorded(context: AgentContext, split: Split = "train") -> Episodes:
-    """Load recorded episodes of a split, fewer with less effort."""
-    return split_episodes(context, split, max(FEWEST, round(EPISODES * min(1.0, context.subject.effort))))
+def recorded(context: AgentContext) -> Episodes:
+    """Load recorded episodes of the split for training, fewer with less effort."""
+    return split_episodes(context, "train", max(FEWEST, round(EPISODES * min(1.0, context.subject.effort))))
 
 
 def split_episodes(context: AgentContext, split: Split, most: int) -> Episodes:

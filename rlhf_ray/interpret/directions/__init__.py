@@ -10,8 +10,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.components import enough, fit_ica, fit_nmf, fit_pca
 from rlhf_ray.interpret.directions.directions import Directions, load
-from rlhf_ray.interpret.directions.labelled import fit_probe
-from rlhf_ray.interpret.directions.labels import Labels
+from rlhf_ray.interpret.directions.labelled import Labels, fit_probe
 
 __all__ = ["KINDS", "LABELLED", "TITLES", "Directions", "Labels", "enough", "fit", "load"]
 

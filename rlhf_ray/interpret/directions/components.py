@@ -16,7 +16,7 @@ from rlhf_ray.interpret.directions.directions import (
     nonnegative_weights,
     some_of,
 )
-from rlhf_ray.interpret.directions.labels import Labels
+from rlhf_ray.interpret.directions.labelled import Labels
 
 
 def fit_pca(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:

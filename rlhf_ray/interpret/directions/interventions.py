@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -53,11 +52,7 @@ class Intervention:
         if self.op not in get_args(Op):
             raise SettingError(f"op is {self.op!r}; it must be one of {', '.join(get_args(Op))}.")
         count, components = len(self.basis), list(self.components)
-        if (
-            not components
-            or len(set(components)) < len(components)
-            or not all(0 <= component < count for component in components)
-        ):
+        if not components or len(set(components)) < len(components) or not set(components) <= set(range(count)):
             raise SettingError(f"components are {components}; give different numbers from 0 to {count - 1}.")
         if self.op == "swap" and len(components) != 2:
             raise SettingError(f"components are {components}; swap exchanges the scores of two components: give two.")
@@ -65,12 +60,10 @@ class Intervention:
             raise SettingError(f"amount is {self.amount}; swap takes none.")
         if self.op in ("scale", "steer") and self.amount is None:
             raise SettingError(f"amount is None; {self.op} needs one.")
-        if self.amount is not None:
-            shape = np.shape(self.amount)
-            if shape and shape[-1] != len(components):
-                raise SettingError(
-                    f"amount has shape {shape}; {self.op} of {len(components)} components needs a number or one per component."
-                )
+        if (shape := np.shape(0 if self.amount is None else self.amount)) and shape[-1] != len(components):
+            raise SettingError(
+                f"amount has shape {shape}; {self.op} of {len(components)} components needs a number or one per component."
+            )
 
     @property
     def name(self) -> str:
@@ -78,12 +71,8 @@ class Intervention:
         return f"{self.op} {', '.join(self.basis.names[each] for each in self.components)}"
 
     def edit(self, step: int | IntArray, rows: IntArray | None = None) -> Edit:
-        """Return the change of the site's values at one step.
-
-        Args:
-            step: steps since the start of the episode, of all rows or of each.
-            rows: the episodes that the rows are; they don't matter here.
-        """
+        """Return the change of the site's values at one step: see `Hook.edit`."""
+        chosen = list(self.components)
 
         def apply(values: Tensor) -> Tensor:
             n = len(values)
@@ -92,35 +81,29 @@ class Intervention:
             if not on.any():
                 return values
             arranged = self._arrange(values)
-            filters, moves, center = (torch.as_tensor(vector, device=values.device) for vector in self._vectors)
+            vectors = self.basis.filters[chosen], self.basis.patterns[chosen], self.basis.center
+            filters, moves, center = (
+                torch.as_tensor(np.asarray(of, np.float64), device=values.device) for of in vectors
+            )
             scores = (arranged - center) @ filters.T
             if self.basis.kind in NOT_LINEAR:
                 flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
-                exact = self.basis.encode(flat)[:, list(self.components)].reshape(scores.shape)
+                exact = self.basis.encode(flat)[:, chosen].reshape(scores.shape)
                 scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
             change = self._target(scores) - scores
             if not on.all():
                 change = change * torch.as_tensor(on, device=values.device).view(n, *[1] * (change.dim() - 1))
-            return self._restore((arranged + change @ moves).to(values.dtype), values)
+            moved = (arranged + change @ moves).to(values.dtype)
+            return moved.reshape(values.shape) if moved.dim() == 2 else moved.movedim(-1, 1)
 
         return apply
-
-    @cached_property
-    def _vectors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Filters and moves ``[k, size]`` of the components, and the center ``[size]``, float64."""
-        chosen = list(self.components)
-        filters, moves = (np.asarray(of, np.float64)[chosen] for of in (self.basis.filters, self.basis.patterns))
-        return filters, moves, np.asarray(self.basis.center, np.float64)
 
     def _target(self, scores: Tensor) -> Tensor:
         if self.op == "swap":
             return scores.flip(-1)
         default = self.basis.means if self.op == "ablate_mean" else self.basis.midpoints
-        amount = torch.as_tensor(
-            np.asarray(default)[list(self.components)] if self.amount is None else self.amount,
-            dtype=scores.dtype,
-            device=scores.device,
-        )
+        given = np.asarray(default)[list(self.components)] if self.amount is None else self.amount
+        amount = torch.as_tensor(given, dtype=scores.dtype, device=scores.device)
         if self.op == "reflect":
             return 2.0 * amount - scores
         if self.op == "scale":
@@ -140,6 +123,3 @@ class Intervention:
             f"The basis has vectors of length {size}, but site {self.site!r} has shape {list(values.shape[1:])}: "
             "fit the basis to that site."
         )
-
-    def _restore(self, arranged: Tensor, like: Tensor) -> Tensor:
-        return arranged.reshape(like.shape) if arranged.dim() == 2 else arranged.movedim(-1, 1)

@@ -1,18 +1,24 @@
-"""Directions of concepts, one for each: what a regression reads it off with."""
+"""Directions of concepts: what a regression reads them off with. Their labels: yes or no, or numbers; NaN where not defined."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.directions import Directions
-from rlhf_ray.interpret.directions.labels import Labels, classes, rows, usable, yes_no
 
+Labels: TypeAlias = Mapping[str, Array]
+"""Labels ``[n]`` by concept: bool, or numbers with NaN for unknown."""
+
+FEWEST = 2
+"""Rows of each class that a concept needs."""
 STRENGTH = 1.0
 """Inverse of the L2 penalty of standardised values, for logistic regression; ridge regression has one tenth of a row's weight."""
 LEAST = 1e-3
@@ -33,7 +39,12 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
     Raises:
         SettingError: there are no labels.
     """
-    concepts = _learnable(labels, "probe", count)
+    if not labels:
+        raise SettingError(
+            "Directions of kind 'probe' need labels: pass labels={name: values}, one for each component."
+        )
+    good = {name: np.asarray(concept, np.float64) for name, concept in labels.items() if usable(concept)}
+    concepts = dict(list(good.items())[:count])
     center = values.mean(0)
     centred = values - center
     names: list[str] = []
@@ -52,8 +63,11 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
         filters, sources = np.vstack([filters, weights / spread]), np.column_stack([sources, score])
     # Covariances of n rows: n cancels.
     patterns = np.linalg.solve(sources.T @ sources, sources.T @ centred) if names else filters
-    middle = midpoints_of(sources, [concepts[name] for name in names])
-    return Directions("probe", names, center, patterns, filters, sources, middle)
+    middle = []  # the score halfway between the means of both classes
+    for name, scores in zip(names, sources.T, strict=True):
+        known, upper = rows(concepts[name]), classes(concepts[name])
+        middle.append(0.5 * (scores[known & upper].mean() + scores[known & ~upper].mean()))
+    return Directions("probe", names, center, patterns, filters, sources, np.array(middle, np.float64))
 
 
 def direction(values: FloatArray, labels: Array, penalty: float | None = None) -> FloatArray:
@@ -85,24 +99,51 @@ def direction(values: FloatArray, labels: Array, penalty: float | None = None) -
     return weights
 
 
-def midpoints_of(sources: FloatArray, labels: list[Array]) -> FloatArray:
-    """Return, for each component, the score halfway between the means of both classes of its labels."""
-    midpoints = []
-    for number, concept in enumerate(labels):
-        known, upper = rows(concept), classes(concept)
-        midpoints.append(0.5 * (sources[known & upper, number].mean() + sources[known & ~upper, number].mean()))
-    return np.array(midpoints, np.float64)
+def yes_no(labels: Array) -> bool:
+    """Return whether labels are all 0 or 1 where they are known."""
+    known = _known(labels)
+    return bool(np.isin(known, (0.0, 1.0)).all())
 
 
-def _learnable(labels: Labels | None, kind: str, count: int) -> dict[str, FloatArray]:
-    """Return the first ``count`` concepts that can be learned.
+def usable(labels: Array) -> bool:
+    """Return whether there is something to learn: both classes, or numbers that vary."""
+    known = _known(labels)
+    if yes_no(labels):
+        return bool(min((known == 0).sum(), (known == 1).sum()) >= FEWEST)
+    return len(known) >= 2 * FEWEST and float(known.std()) > 1e-9 and 0 < int(classes(known).sum()) < len(known)
 
-    Raises:
-        SettingError: there are no labels.
-    """
-    if not labels:
-        raise SettingError(
-            f"Directions of kind {kind!r} need labels: pass labels={{name: values}}, one for each component."
-        )
-    good = {name: np.asarray(concept, np.float64) for name, concept in labels.items() if usable(concept)}
-    return dict(list(good.items())[:count])
+
+def classes(labels: Array) -> BoolArray:
+    """Return which rows are in the upper class: yes; numbers above the median."""
+    numbers = np.asarray(labels, np.float64)
+    if yes_no(labels):
+        return np.asarray(numbers == 1)
+    known = _known(labels)
+    middle = float(np.median(known))
+    if not (known > middle).any():  # most rows hold the largest number
+        return np.asarray(numbers >= middle)
+    return np.asarray(numbers > middle)
+
+
+def rows(labels: Array) -> BoolArray:
+    """Return where labels are known."""
+    return np.isfinite(np.asarray(labels, np.float64))
+
+
+def held_out(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tuple[IntArray, IntArray]]:
+    """Return, for each fold, rows to fit to and rows of other groups to test on; halves of the rows if there is one group."""
+    names = rng.permutation(np.unique(groups))
+    if len(names) < 2:
+        half = len(groups) // 2
+        return [(np.arange(half), np.arange(half, len(groups)))] if half else []
+    splits: list[tuple[IntArray, IntArray]] = []
+    for part in np.array_split(names, min(folds, len(names))):
+        held = np.isin(groups, part)
+        splits.append((np.flatnonzero(~held), np.flatnonzero(held)))
+    return splits
+
+
+def _known(labels: Array) -> FloatArray:
+    numbers = np.asarray(labels, np.float64)
+    known: FloatArray = numbers[np.isfinite(numbers)]
+    return known

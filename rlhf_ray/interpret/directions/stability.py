@@ -26,12 +26,10 @@ class Stability:
     """How well the components are found again, each beside its best partner (Hungarian matching).
 
     Attributes:
-        names: the components.
         seeds: mean |r| of the scores with those of fits with other seeds, ``[k]``.
         halves: mean |r| with those of fits to random halves of the episodes, ``[k]``.
     """
 
-    names: list[str]
     seeds: FloatArray
     halves: FloatArray
 
@@ -67,22 +65,14 @@ def stability(
     for number in range(seeds):
         rng = np.random.default_rng([seed, number, 0x57AB])
         other = int(rng.integers(2**31))
-        matched["seeds"].append(
-            _matched(scores, directions.fit(basis.kind, values, count, other, labels).encode(values))
-        )
-        half = np.isin(groups, _half(np.unique(groups), rng))
+        seeded = directions.fit(basis.kind, values, count, other, labels)
+        matched["seeds"].append(_matched(scores, seeded.encode(values)))
+        names = np.unique(groups)
+        half = np.isin(groups, rng.permutation(names)[: max(1, len(names) // 2)])
         some = {name: np.asarray(concept)[half] for name, concept in (labels or {}).items()}
-        again = directions.fit(basis.kind, values[half], count, other, some) if half.any() else None
-        matched["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.encode(values)))
-    means = {
-        name: np.mean(correlations, 0) if correlations else np.zeros(len(basis))
-        for name, correlations in matched.items()
-    }
-    return Stability(list(basis.names), means["seeds"], means["halves"])
-
-
-def _half(names: Array, rng: np.random.Generator) -> Array:
-    return rng.permutation(names)[: max(1, len(names) // 2)]
+        again = directions.fit(basis.kind, values[half], count, other, some)
+        matched["halves"].append(_matched(scores, again.encode(values)))
+    return Stability(np.mean(matched["seeds"], 0), np.mean(matched["halves"], 0))
 
 
 def _matched(scores: FloatArray, others: FloatArray) -> FloatArray:
@@ -94,15 +84,7 @@ def _matched(scores: FloatArray, others: FloatArray) -> FloatArray:
 
 
 def match(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Pair directions of two sets so that they agree best, and return the absolute cosine of each pair.
-
-    Args:
-        first: ``[k, channels]``.
-        second: ``[m, channels]``, m at least k.
-
-    Returns:
-        ``[k]``, in the order of ``first``.
-    """
+    """Pair directions ``[k, channels]`` and ``[m >= k, channels]`` so that they agree best: the pairs' absolute cosines ``[k]``."""
     lengths = [np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (first, second)]
     cosines = np.abs((first / lengths[0]) @ (second / lengths[1]).T)
     rows, columns = linear_sum_assignment(-cosines)

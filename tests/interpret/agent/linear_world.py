@@ -8,9 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlhf_ray.agents.agent import MEMORY, AgentStep, NetworkAgent
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.agents.agent import MEMORY, AgentStep
+from tests.agents import made
 
 FEATURES, ACTIONS, UNITS, SIZE = 3, 2, 4, 5
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32)
@@ -74,15 +73,8 @@ class LinearAgent:
 
 
 def network_agent(observations=IMAGE, actions=DISCRETE, memory="gru", seed=0):
-    torch.manual_seed(seed)
-    network = "small" if observations == IMAGE else "auto"
-    shape = PolicyShape(
-        network=network, hidden=(16,), features=16 if observations == IMAGE else None, memory=memory, memory_units=8
-    )
-    made = ActorCriticNetwork(observations, actions, shape)
-    for parameter in made.actor.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return NetworkAgent(made, observations, actions)
+    features = 16 if observations == IMAGE else None
+    return made.network_agent(observations, actions, memory, seed, features=features)
 
 
 def random_episodes(agent, n=6, steps=7, seed=0):
@@ -112,10 +104,11 @@ def random_episodes(agent, n=6, steps=7, seed=0):
     lengths = np.full(n, steps)
     lengths[0] = max(1, steps // 2)
     ended = np.arange(n) % 2 == 0
-    return Episodes(
-        observations, actions, stack(logits), stack(values), stack(memory), rng.normal(size=(n, steps)).astype(np.float32),
-        lengths, ended, ~ended, [""] * n, np.arange(n),
-    )  # fmt: skip
+    computed = {"logits": stack(logits), "values": stack(values), "memory": stack(memory)}
+    told = {"rewards": rng.normal(size=(n, steps)).astype(np.float32), "lengths": lengths}
+    return made.episodes(
+        n, steps, observations=observations, actions=actions, terminated=ended, truncated=~ended, **computed, **told
+    )
 
 
 class ImageWorld:

@@ -13,9 +13,10 @@ from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import clusters, concepts
-from rlhf_ray.interpret.agent.clusters import behaviours, shares, windows
+from rlhf_ray.interpret.agent.steps import clusters, concepts
+from rlhf_ray.interpret.agent.steps.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.directions.stability import stability
+from tests.agents import made
 
 
 def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
@@ -30,24 +31,11 @@ def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
     ends = np.array(lengths) < steps
     rewards = np.zeros((n, steps))
     rewards[np.arange(n), np.array(lengths) - 1] = 1.0
-    return Episodes(
-        observations=rng.integers(0, 256, (n, steps + 1, 4, 4, 3)).astype(np.uint8),
-        actions=rng.integers(3, size=(n, steps)),
-        logits=np.zeros((n, steps, 3), np.float32),
-        values=np.zeros((n, steps), np.float32),
-        memory=memory,
-        rewards=rewards,
-        lengths=np.array(lengths),
-        terminated=ends,
-        truncated=~ends,
-        causes=[""] * n,
-        levels=np.arange(n),
-        states={
-            "bit": bit,
-            "count": np.repeat(np.arange(steps + 1.0)[None], n, 0),
-            "never": np.zeros((n, steps + 1), bool),
-        },
-    )
+    seen, actions = rng.integers(0, 256, (n, steps + 1, 4, 4, 3)).astype(np.uint8), rng.integers(3, size=(n, steps))
+    count, never = np.repeat(np.arange(steps + 1.0)[None], n, 0), np.zeros((n, steps + 1), bool)
+    told = {"rewards": rewards, "lengths": np.array(lengths), "terminated": ends, "truncated": ~ends}
+    states = {"bit": bit, "count": count, "never": never}
+    return made.episodes(n, steps, observations=seen, actions=actions, memory=memory, states=states, **told)
 
 
 class _Blank:
@@ -70,7 +58,7 @@ def test_library_knows_states_and_events():
 def test_memory_is_read_beside_its_controls_and_since_when():
     """The bit holds for the whole episode; a count follows the time, which other episodes tell as well."""
     episodes = episodes_of([12] * 20)
-    found = concepts.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), episodes)
     np.testing.assert_array_equal(found.values[5], episodes.memory[0, 6])  # after the observation at step 5
     frames = concepts.frames(episodes, found)
     read = {each.concept: each for each in concepts.decode(found, concepts.library(episodes), frames, [1, 4])}
@@ -92,7 +80,7 @@ def test_a_memory_of_three_steps_tells_of_three_steps_ago_and_no_more():
     for back in range(4):
         memory[:, 1 + back :, back] = signs[:, : 30 - back]
     planted = replace(episodes, memory=memory, states={"sign": signs > 0})
-    found = concepts.samples(_Blank(), planted)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), planted)
     [sign] = concepts.decode(found, {"sign": concepts.library(planted)["sign"]}, None, [1, 2, 3, 5])
     assert (sign.score.mean, sign.since) == (1.0, 3)
     assert abs(sign.shuffled.mean - 0.5) < 0.1
@@ -105,11 +93,11 @@ def test_a_memory_of_three_steps_tells_of_three_steps_ago_and_no_more():
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 1, 3]])
 def test_few_steps_are_no_error(lengths):
     episodes = episodes_of(lengths)
-    found = concepts.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), episodes)
     for each in concepts.decode(found, concepts.library(episodes)):
         assert np.isfinite(each.score.mean)
-    made = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
-    assert made.labels.shape == episodes.real.shape
+    found_again = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
+    assert found_again.labels.shape == episodes.real.shape
     assert clusters.cluster(found.values).stability <= 1.0
     assert clusters.tsne(found.values).shape == (len(found), 2)
 
@@ -131,15 +119,13 @@ def test_clusters_find_planted_ones_and_say_when_there_are_none():
     truth = rng.integers(3, size=400)
     points = 6.0 * np.eye(8)[truth] + rng.normal(size=(400, 8))
     for kind in clusters.KINDS:
-        found = clusters.cluster(points, kind, resamples=2)
+        found = clusters.cluster(points, kind)
         assert len(found) == 3
         assert adjusted_rand_score(truth, found.labels) > 0.9
         assert found.stability > 0.9
         assert found.silhouette > clusters.CLEAR
-    nothing = clusters.cluster(rng.normal(size=(300, 8)), resamples=2)
+    nothing = clusters.cluster(rng.normal(size=(300, 8)))
     assert nothing.silhouette < clusters.CLEAR
-    with pytest.raises(SettingError, match="choose kmeans"):
-        clusters.cluster(points, "dbscan")  # type: ignore[arg-type]
 
 
 def test_planted_behaviours_are_found():

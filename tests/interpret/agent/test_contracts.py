@@ -17,21 +17,18 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.agents.made import network_agent
 from tests.interpret.agent.lamps import AGENTS, Lamps
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
+SMALL = WorldShape(memory=16, groups=2, classes=4)
 
 
 @pytest.fixture(scope="module")
 def agent() -> NetworkAgent:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     batch = make_batch(MINIRUN, 1)
-    shape = PolicyShape("small", features=16, memory="gru", memory_units=8)
-    network = ActorCriticNetwork(batch.observation_space, batch.action_space, shape)
-    torch.nn.init.normal_(network.actor.weight, std=0.5)
-    return NetworkAgent(network, batch.observation_space, batch.action_space)
+    return network_agent(batch.observation_space, batch.action_space, features=16)
 
 
 def test_a_changed_byte_of_a_recording_is_refused(tmp_path: Path) -> None:
@@ -57,8 +54,7 @@ def test_states_of_other_worlds_and_options_are_refused(agent: NetworkAgent, nam
 
 
 def test_one_weight_more_or_less_is_another_world_model(agent: NetworkAgent, tmp_path: Path) -> None:
-    shape = WorldShape(memory=16, groups=2, classes=4)
-    world = RecurrentWorld(agent.observation_space, agent.action_space, shape, agent.digest)
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     digest = world.digest
     world.save(tmp_path / "a")
     with torch.no_grad():
@@ -80,9 +76,7 @@ def test_nothing_depends_on_how_many_are_computed_at_once(agent: NetworkAgent, n
     )
     np.testing.assert_array_equal(whole.actions, part.actions)
     np.testing.assert_allclose(whole.memory, part.memory, atol=1e-5)
-    world = RecurrentWorld(
-        agent.observation_space, agent.action_space, WorldShape(memory=16, groups=2, classes=4), agent.digest
-    )
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     moments = draw_moments(agent, whole, 64, np.random.default_rng(0), context=world.context)
     given = moments.observations, moments.actions, moments.memory
     with torch.no_grad():

@@ -9,18 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.planted_causes import agents
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
-from rlhf_ray.interpret.agent.changes import Change, EditWorld, edits, other_memory
-from rlhf_ray.interpret.agent.effects import ACTIONS, ONCE, RETURN, VALUE, Bench
+from rlhf_ray.interpret.agent.changes import Change, edit_world, edits, other_memory
 from rlhf_ray.interpret.agent.report import write_agent_report
 from rlhf_ray.interpret.agent.steps import CATALOGUE
+from rlhf_ray.interpret.agent.steps.effects import ACTIONS, ONCE, RETURN, VALUE, Bench
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.study import Section, Study, run_study
 from rlhf_ray.study.section import Effect
-from tests.interpret.agent.lamps import ACTED, AGENTS, BACK, OBSERVED, STEPS, Lamps
+from tests.interpret.agent.corridor import LIMIT, Corridors
+from tests.interpret.agent.lamps import AGENTS, BACK, STEPS, Lamps
 
 torch.set_num_threads(1)
 TOLD = ("recording", "header", "effects", "concepts")
@@ -93,64 +95,25 @@ def test_memory_that_stands_still_forgets(bench: Bench) -> None:
     assert bench.effect(other).figures[RETURN].mean < -3.0
 
 
-def test_a_single_decisive_action_shows(tmp_path: Path) -> None:
-    """A cue of the first step decides one action in 150: a share of steps would be less than one in a hundred."""
-    length = 150
+def test_an_edit_that_lasts_is_made_at_the_start_and_a_single_action_shows() -> None:
+    """The trap, seen at the first step, decides one action: to leap over it, or to walk on."""
 
-    class Maze(Lamps):
-        """Lamp A of step 0 says which way to turn at the last step."""
+    def decide(seen: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        leap = ((seen[:, 0] == 1 / 8) & (memory[:, 0] > 0)).float()
+        return torch.stack([0 * leap - 1, 1 - leap, leap], 1), seen[:, 0]
 
-        def __init__(self, n: int):
-            super().__init__(n)
-            self.edits = {"flip_cue": "exchanges the cue"}
-            self.fields = [("cue", "i1"), ("step", "<i4"), ("echo", "i1")]
-
-        def reset(self, levels):  # type: ignore[no-untyped-def]
-            self.state = np.zeros(self.n, self.fields)
-            self.state["cue"] = [2 * np.random.default_rng(int(level)).integers(2) - 1 for level in levels]
-            return self._seen()
-
-        def step(self, actions):  # type: ignore[no-untyped-def]
-            from rlhf_ray.envs.batch import BatchStep
-
-            last = self.state["step"] == length - 1
-            rewards = np.where(last & (np.asarray(actions) == (self.state["cue"] > 0)), 1.0, 0.0)
-            self.state["step"] += self.state["step"] < length
-            over = self.state["step"] >= length
-            return BatchStep(self._seen(), rewards, over, np.zeros(self.n, bool), ["end" if o else "" for o in over])
-
-        def describe(self):  # type: ignore[no-untyped-def]
-            return {"cue": self.state["cue"] > 0}
-
-        def edit(self, name, rows=None):  # type: ignore[no-untyped-def]
-            self.state["cue"][np.ones(self.n, bool) if rows is None else rows] *= -1
-            return self._seen()
-
-        def _seen(self):  # type: ignore[no-untyped-def]
-            t, cue = self.state["step"], self.state["cue"]
-            return np.stack([np.where(t == 0, cue, 0), t >= length - 1, np.sin(0.3 * t)], 1).astype(np.float32)
-
-    def decide(seen, memory):  # type: ignore[no-untyped-def]
-        turn = seen[:, 1] * 2 * memory[:, 0] - (1 - seen[:, 1])
-        return torch.stack([-turn, turn], 1), memory[:, 0] * 0
-
-    agent = FunctionAgent(
-        decide,
-        OBSERVED,
-        ACTED,
-        remember=lambda x, m: torch.where(x[:, :1] != 0, x[:, :1], m),
-        memory_size=1,
-        name="maze",
-    )
-    plain = play(agent, Maze(24), range(24), keep_states=True)
-    bench = Bench(agent, Maze, plain, np.arange(24), 1.0, 4, length)
-    [flip] = edits(Maze(24), plain)
-    assert flip.lasts  # made at the start, it stays
-    found = bench.effect(flip)
-    assert found.figures[ACTIONS].mean == 1.0
-    assert found.figures[RETURN].mean == 0.0  # the world's cue changes with the agent's
-    at_last = bench.play(Change("", EditWorld("flip_cue")).at(np.full(24, length - 1), np.arange(24)))
-    assert (at_last.returns == 0.0).all()  # an edit that the agent no longer sees
+    space, actions = Corridors(1).observation_space, Corridors(1).action_space
+    agent = FunctionAgent(decide, space, actions, remember=lambda seen, memory: memory + seen[:, 2:], memory_size=1)
+    plain = play(agent, Corridors(8), range(40), keep_states=True)
+    bench = Bench(agent, Corridors, plain, np.arange(40), 1.0, 4, LIMIT)
+    remove = edits(Corridors(8), plain)[0]
+    assert remove.lasts
+    assert (plain.returns == 1.0).all()
+    found = bench.effect(remove)
+    assert found.figures[ACTIONS].mean == pytest.approx(plain.states["trap"][:, 0].mean())
+    assert found.figures[RETURN].mean == 0.0
+    late = bench.play(Change("", edit_world("remove_trap")).at(np.ones(40, np.int64), np.arange(40)))
+    np.testing.assert_array_equal(late.actions, plain.actions)  # an edit that the agent no longer sees
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.changes import objects_in, patch_beside, repaint
 from rlhf_ray.interpret.agent.questions import AgentQuestion
-from rlhf_ray.interpret.agent.saliency import through_time
+from rlhf_ray.interpret.agent.steps.attribution import through_time
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from tests.interpret.agent.linear_world import (
     BOX,

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.cli import main
@@ -24,7 +22,7 @@ from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.steps import recording
 from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.agents.made import network_agent
 from tests.interpret.contexts import context_of
 
 RUN, POLE = "rlhf_ray/MiniRun-v0", "CartPole-v1"
@@ -39,10 +37,7 @@ def on(context: AgentContext, **changes: Any) -> AgentContext:
 def work(tmp_path: Path) -> Callable[..., AgentContext]:
     def make(environment: str, memory: Any, effort: float) -> AgentContext:
         batch = make_batch(environment, 1)
-        torch.manual_seed(0)
-        spaces = batch.observation_space, batch.action_space
-        shape = PolicyShape(network="small" if environment == RUN else "mlp", memory=memory)
-        agent = NetworkAgent(ActorCriticNetwork(*spaces, shape), *spaces)
+        agent = network_agent(batch.observation_space, batch.action_space, memory)
         return context_of(agent, partial(make_batch, environment), tmp_path, needs=(), effort=effort)
 
     return make
@@ -115,23 +110,6 @@ def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., 
     assert "seed everything" in repeats.remedy
     assert section.values["wrong_frames"] > 0
     assert remembers.passed
-
-
-@pytest.mark.slow
-def test_an_agent_of_functions_is_recorded(work: Callable[..., AgentContext]) -> None:
-    given = work(POLE, "gru", 0.01)
-    planted = FunctionAgent(
-        lambda seen, memory: (torch.stack([-seen[:, 2], seen[:, 2]], 1), seen[:, 0]),
-        given.subject.agent.observation_space,
-        given.subject.agent.action_space,
-    )
-    section = recording.run(on(given, agent=planted))
-    episodes = load_episodes(given.out, agent=planted)
-    greedy = section.values["acting"]["greedy"]
-    assert greedy["mean_return"] > 25
-    assert np.isfinite(greedy["interval"]).all()
-    assert episodes.memory.shape[-1] == 0
-    assert not episodes.activations
 
 
 def acting(decide: Callable[[torch.Tensor], torch.Tensor]) -> FunctionAgent:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from rlhf_ray.agents.agent import MEMORY
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from tests.interpret.agent.toy_world import LinearWorld, agent_of, context_of
@@ -47,15 +46,6 @@ def test_open_loop_takes_the_given_actions_and_closed_loop_repeats_itself() -> N
         simulate(world, agent, *context, STEPS, given=closed.actions[:, :2])
 
 
-def test_the_batch_does_not_matter() -> None:
-    world, agent = LinearWorld(), agent_of()
-    context = context_of(world, agent, 16)
-    together = simulate(world, agent, *context, STEPS)
-    for row in range(0, 16, 5):
-        alone = simulate(world, agent, *(part[row : row + 1] for part in context), STEPS)
-        assert (alone.values[0] - together.values[row]).abs().max() <= 1e-5
-
-
 def test_without_the_path_of_actions_values_stay_and_gradients_lose_it() -> None:
     world, agent = LinearWorld(), agent_of()
     context = context_of(world, agent, 8)
@@ -70,18 +60,6 @@ def test_without_the_path_of_actions_values_stay_and_gradients_lose_it() -> None
     after = agent.network.remember(agent.network.encode(whole.observations[:, 0].detach()), memory)
     (wanted,) = torch.autograd.grad(after, memory, expected @ agent.network.actor.weight)
     torch.testing.assert_close(whole.gradients(whole.rewards[:, 0]).memory[:, 0], wanted, atol=1e-6, rtol=1e-4)
-
-
-def test_gradients_agree_with_differences() -> None:
-    world, agent = LinearWorld(), agent_of()
-    observations, actions, memory = context_of(world, agent, 8)
-    made = simulate(world, agent, observations, actions, memory, 0)
-    found = made.gradients(made.values[:, 0]).memory[:, 0]
-    for unit in range(agent.memory_size):
-        by = torch.zeros(agent.memory_size)
-        by[unit] = 1e-2
-        up, down = (simulate(world, agent, observations, actions, memory + s * by, 0).values[:, 0] for s in (1, -1))
-        assert (((up - down) / 2e-2 - found[:, unit]).abs() <= 1e-2 * found.abs().amax(1)).all()
 
 
 def test_continuous_actions_are_the_mean_within_bounds_and_differentiable() -> None:
@@ -99,14 +77,6 @@ def test_any_memory(memory: str) -> None:
     gradients = made.gradients(made.values[:, STEPS])
     assert gradients.memory.shape == (2, STEPS + 1, agent.memory_size)
     assert gradients.states[:, 0].abs().max() > 0
-
-
-def test_edits_reach_the_agent_at_their_step() -> None:
-    world, agent = LinearWorld(), agent_of()
-    context = context_of(world, agent, 2)
-    made = simulate(world, agent, *context, STEPS, edits=lambda step: {MEMORY: torch.zeros_like} if step == 1 else {})
-    assert (made.memory[:, 2] == 0).all()
-    assert (made.memory[:, [1, 3]] != 0).any(-1).all()
 
 
 def test_a_simulation_starts_from_any_state_and_needs_no_steps() -> None:

@@ -1,40 +1,28 @@
 """The world model: every parameter learns, training resumes to the same bytes, and a model knows what it was made from."""
 
 import json
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.agent_calibrations.world_model import EpisodeWindows
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model import training
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.training import (
-    EpisodeWindows,
-    WorldTraining,
-    as_policy_actions,
-    read,
-    train_world,
-)
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, as_policy_actions, read, train_world
+from tests.agents.made import episodes as episodes_of
+from tests.agents.made import network_agent
 
 torch.set_num_threads(1)
 IMAGE = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
 SMALL = WorldShape(memory=8, groups=1, classes=6, channels=16, shared=12)
 QUICK = WorldTraining(batches=6, windows=4, length=6, save_every=3, free_nats=0.0)
-
-
-def agent_in(observed: gym.Space, acted: gym.Space) -> NetworkAgent:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = "small" if observed.dtype == np.uint8 else "mlp"
-        return NetworkAgent(
-            ActorCriticNetwork(observed, acted, PolicyShape(network, memory="gru", memory_units=8)), observed, acted
-        )
 
 
 def episodes_in(agent: NetworkAgent, n: int = 12, steps: int = 10, seed: int = 0) -> Episodes:
@@ -55,20 +43,9 @@ def episodes_in(agent: NetworkAgent, n: int = 12, steps: int = 10, seed: int = 0
                 observations[i, t, 4:8, 2 * places[i, t] : 2 * places[i, t] + 2] = 200
     else:
         observations = rng.normal(size=(n, steps + 1, *seen.shape)).astype(np.float32)
-    ended = rng.random(n) < 0.5
-    return Episodes(
-        observations=observations,
-        actions=actions,
-        logits=np.zeros((n, steps, agent.network.outputs), np.float32),
-        values=np.zeros((n, steps), np.float32),
-        memory=np.zeros((n, steps + 1, agent.memory_size), np.float32),
-        rewards=rng.normal(size=(n, steps)),
-        lengths=lengths,
-        terminated=ended,
-        truncated=~ended,
-        causes=[""] * n,
-        levels=np.arange(n),
-    )
+    ended, rewards = rng.random(n) < 0.5, rng.normal(size=(n, steps))
+    told = {"actions": actions, "rewards": rewards, "lengths": lengths, "terminated": ended, "truncated": ~ended}
+    return episodes_of(n, steps, observations=observations, **told)
 
 
 CASES = {
@@ -79,15 +56,19 @@ CASES = {
 }
 
 
+def made(case: str) -> tuple[NetworkAgent, RecurrentWorld]:
+    agent = network_agent(*CASES[case])
+    return agent, RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_parameter_learns_and_simulations_run(case: str) -> None:
-    agent = agent_in(*CASES[case])
+    agent, world = made(case)
     episodes = episodes_in(agent)
     windows = EpisodeWindows(episodes, QUICK.length)
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     torch.nn.init.normal_(world.rewarder.weight)  # zero at first, so that nothing behind them would have a gradient yet
     torch.nn.init.normal_(world.ender.weight)
-    batch = training._batch(windows, QUICK, 0, agent, "cpu")
+    batch = read(windows[range(QUICK.windows)], agent.action_space)
     training._losses(world, batch, *training._draws(world, QUICK, 0, "cpu"), QUICK)[0].backward()
     idle = [n for n, p in world.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert idle == []
@@ -96,18 +77,17 @@ def test_every_parameter_learns_and_simulations_run(case: str) -> None:
     whole = np.flatnonzero(episodes.lengths >= 3)
     context = torch.as_tensor(episodes.observations[whole, :3])
     actions = as_policy_actions(episodes.actions[whole, :2], agent.action_space)
-    made = simulate(trained, agent, context, actions, torch.zeros(len(whole), agent.memory_size), 3)
-    assert made.observations.shape == (len(whole), 4, *agent.observation_space.shape)
-    assert made.states.shape == (len(whole), 4, trained.size)
-    for part in (made.observations, made.rewards, made.ends, made.values):
+    simulated = simulate(trained, agent, context, actions, torch.zeros(len(whole), agent.memory_size), 3)
+    assert simulated.observations.shape == (len(whole), 4, *agent.observation_space.shape)
+    assert simulated.states.shape == (len(whole), 4, trained.size)
+    for part in (simulated.observations, simulated.rewards, simulated.ends, simulated.values):
         assert part.isfinite().all()
-    gradients = made.gradients(made.rewards[:, 2])
+    gradients = simulated.gradients(simulated.rewards[:, 2])
     assert gradients.states[:, 0].abs().max() > 0
 
 
 def test_a_state_is_the_same_alone_and_in_a_window() -> None:
-    agent = agent_in(*CASES["image"])
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    agent, world = made("image")
     batch = read(episodes_in(agent), agent.action_space)
     unrolled = world.unroll(batch.observations, batch.actions)
     torch.testing.assert_close(world.begin(batch.observations[:, :3], batch.actions[:, :2]), unrolled.states[:, 2])
@@ -119,8 +99,7 @@ def test_a_state_is_the_same_alone_and_in_a_window() -> None:
 
 
 def test_predicted_steps_of_a_window_are_those_of_a_simulation() -> None:
-    agent = agent_in(*CASES["image"])
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    agent, world = made("image")
     batch = read(episodes_in(agent), agent.action_space)
     predicted = torch.arange(batch.real.shape[1]).expand_as(batch.real) >= 3
     seen = world.unroll(batch.observations, batch.actions).states
@@ -138,7 +117,7 @@ def test_predicted_steps_of_a_window_are_those_of_a_simulation() -> None:
 
 
 def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    agent = agent_in(*CASES["image"])
+    agent = network_agent(*CASES["image"])
     windows = EpisodeWindows(episodes_in(agent), QUICK.length)
     whole = train_world(agent, windows, QUICK, shape=SMALL)
 
@@ -161,39 +140,27 @@ def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> 
 
     assert begun == [3, 4, 5]  # from the checkpoint on
     assert resumed.digest == whole.digest
-    other = train_world(
-        agent, windows, WorldTraining(**{**QUICK.__dict__, "seed": 1}), shape=SMALL, unfinished=tmp_path
-    )
+    other = train_world(agent, windows, replace(QUICK, seed=1), shape=SMALL, unfinished=tmp_path)
     assert other.digest != whole.digest
     assert begun[3:] == [0, 1, 2, 3, 4, 5]  # another training's checkpoint is no use
 
 
 def test_padding_teaches_nothing() -> None:
-    agent = agent_in(*CASES["image"])
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    agent, world = made("image")
     batch = read(EpisodeWindows(episodes_in(agent), 6)[range(6)], agent.action_space)
     assert not batch.real.all()
     draws = torch.zeros(6, 6, world.cells, SMALL.groups, SMALL.classes), torch.rand(6, 6) < 0.5
-    torch.manual_seed(0)
     other = torch.where(batch.real[:, :, None, None, None], batch.observations, torch.full_like(batch.observations, 99))
-    made = [
-        training._losses(world, read_as, *draws, QUICK)[1]
-        for read_as in (batch, batch.__class__(other, *vars_of(batch)))
-    ]
-    torch.testing.assert_close(*made)
+    padded = replace(batch, observations=other)
+    torch.testing.assert_close(*(training._losses(world, each, *draws, QUICK)[1] for each in (batch, padded)))
     rows = np.flatnonzero(episodes_in(agent).terminated)
     ends = read(episodes_in(agent), agent.action_space).ends
     assert ends.sum() == len(rows)
     assert (ends[rows, episodes_in(agent).lengths[rows] - 1] == 1).all()
 
 
-def vars_of(batch):  # type: ignore[no-untyped-def]
-    return batch.actions, batch.rewards, batch.ends, batch.real
-
-
 def test_a_model_knows_what_it_was_made_from(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    agent = agent_in(*CASES["image"])
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    agent, world = made("image")
     world.about = {"environment": "Squares-v0"}
     world.save(tmp_path)
 
@@ -215,8 +182,7 @@ def test_a_model_knows_what_it_was_made_from(tmp_path) -> None:  # type: ignore[
 
 
 def test_rewards_of_any_size_are_told_exactly_by_two_bins() -> None:
-    agent = agent_in(*CASES["vector"])
-    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    agent, world = made("vector")
     episodes = episodes_in(agent)
     episodes.rewards[:] *= 1000.0
     training._look(world, EpisodeWindows(episodes, 6), QUICK)

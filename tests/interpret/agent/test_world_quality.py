@@ -12,8 +12,9 @@ from rlhf_ray.data.metrics import plain
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
 from rlhf_ray.interpret.agent.world_model.quality import measure, valid_horizon
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.study.figures import values_of
+from tests.agents.made import episodes as episodes_of
+from tests.agents.made import network_agent
 from tests.interpret.agent.toy_world import LinearWorld, agent_of, context_of
 
 torch.set_num_threads(1)
@@ -26,19 +27,9 @@ def own_episodes(world: LinearWorld, agent: NetworkAgent, n: int = 20, steps: in
     box = isinstance(agent.action_space, gym.spaces.Box)
     actions = made.actions.numpy() if box else made.actions.argmax(-1).numpy()
     lengths = np.random.default_rng(0).integers(4, steps + 1, n)
-    return Episodes(
-        observations=made.observations.numpy(),
-        actions=actions,
-        logits=made.logits[:, :steps].numpy(),
-        values=made.values[:, :steps].numpy(),
-        memory=made.memory.numpy(),
-        rewards=made.rewards.numpy(),
-        lengths=lengths,
-        terminated=np.ones(n, bool),
-        truncated=np.zeros(n, bool),
-        causes=[""] * n,
-        levels=np.arange(n),
-    )
+    computed = {name: getattr(made, name).numpy() for name in ("observations", "memory", "rewards")}
+    computed |= {name: getattr(made, name)[:, :steps].numpy() for name in ("logits", "values")}
+    return episodes_of(n, steps, actions=actions, lengths=lengths, **computed)
 
 
 class Remembering(LinearWorld):
@@ -93,23 +84,11 @@ class Constant:
 
 
 def test_errors_on_constant_videos_are_those_on_paper() -> None:
-    seen, acted = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8), gym.spaces.Discrete(2)
-    agent = NetworkAgent(ActorCriticNetwork(seen, acted, PolicyShape("small")), seen, acted)
+    agent = network_agent(gym.spaces.Box(0, 255, (16, 16, 3), np.uint8), gym.spaces.Discrete(2), "none")
     n, steps = 4, 8
     shades = np.array([0, 0, 102, 102], np.uint8)  # mean 51: a fifth of white from each
-    episodes = Episodes(
-        observations=np.broadcast_to(shades[:, None, None, None, None], (n, steps + 1, 16, 16, 3)).copy(),
-        actions=np.zeros((n, steps), np.int64),
-        logits=np.zeros((n, steps, 2), np.float32),
-        values=np.zeros((n, steps), np.float32),
-        memory=np.zeros((n, steps + 1, 0), np.float32),
-        rewards=np.zeros((n, steps)),
-        lengths=np.array([steps, 4, steps, 4]),
-        terminated=np.ones(n, bool),
-        truncated=np.zeros(n, bool),
-        causes=[""] * n,
-        levels=np.arange(n),
-    )
+    seen = np.broadcast_to(shades[:, None, None, None, None], (n, steps + 1, 16, 16, 3)).copy()
+    episodes = episodes_of(n, steps, observations=seen, lengths=np.array([steps, 4, steps, 4]))
     for i in range(n):
         episodes.observations[i, episodes.lengths[i] + 1 :] = 255  # padding, which must not count
     weight = episodes.lengths + 1.0
@@ -145,10 +124,9 @@ def test_short_episodes_are_refused_and_one_is_enough() -> None:
 
 
 def test_an_untrained_model_is_not_trusted() -> None:
-    seen = gym.spaces.Box(-10.0, 10.0, (3,))
-    agent = agent_of()
+    agent, shape = agent_of(), WorldShape(memory=8, groups=2, classes=4, channels=16)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        world = RecurrentWorld(seen, agent.action_space, WorldShape(memory=8, groups=2, classes=4, channels=16), "any")
+        world = RecurrentWorld(agent.observation_space, agent.action_space, shape, "any")
     world.middle += 5.0
     assert measure(world, agent, own_episodes(LinearWorld(), agent), steps=4).valid_horizon == 0

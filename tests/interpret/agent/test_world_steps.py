@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps import world_model
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import WorldShape, load_world
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.study import kept
+from tests.agents.made import network_agent
 from tests.interpret.contexts import context_of
 
 torch.set_num_threads(1)
@@ -28,12 +27,7 @@ def test_the_step_trains_and_measures_a_world_model(tmp_path, monkeypatch) -> No
         WorldShape, "for_space", lambda space: WorldShape(memory=4, groups=1, classes=4, channels=8, shared=8)
     )
     batch = make_batch(MINIRUN, 8)
-    shape = PolicyShape("small", features=8, memory="gru", memory_units=4)
-    agent = NetworkAgent(
-        ActorCriticNetwork(batch.observation_space, batch.action_space, shape),
-        batch.observation_space,
-        batch.action_space,
-    )
+    agent = network_agent(batch.observation_space, batch.action_space, features=8)
     record_inside(agent, batch, range(24), tmp_path / "recording", max_steps=12)
     told: list[str] = []
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.agents.made import network_agent
 
 OBSERVED = 3
 
@@ -39,15 +39,9 @@ class LinearWorld:
 
 
 def agent_of(memory: str = "gru", box: bool = False, seed: int = 0) -> NetworkAgent:
-    """An untrained agent with clear preferences: 4 actions, or 2 continuous ones (for ``LinearWorld(actions=2)``)."""
-    observed = gym.spaces.Box(-10.0, 10.0, (OBSERVED,))
+    """An untrained agent: 4 actions, or 2 continuous ones (for ``LinearWorld(actions=2)``)."""
     acted: gym.Space = gym.spaces.Box(-1.0, 1.0, (2,)) if box else gym.spaces.Discrete(4)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = ActorCriticNetwork(observed, acted, PolicyShape(hidden=(16, 16), memory=memory, memory_units=8))
-        last = network.actor if isinstance(network.actor, torch.nn.Linear) else network.actor[-1]
-        torch.nn.init.normal_(last.weight, std=0.5)
-    return NetworkAgent(network, observed, acted)
+    return network_agent(gym.spaces.Box(-10.0, 10.0, (OBSERVED,)), acted, memory, seed)
 
 
 def context_of(world: LinearWorld, agent: NetworkAgent, n: int, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,10 +15,17 @@ from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent import toy_world
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.directions import oblique
 
 RNG = np.random.default_rng(1)
 VALUES = RNG.standard_normal((20, 16)).astype(np.float32)
+
+
+def oblique(size: int = 16, count: int = 3, seed: int = 0) -> Directions:
+    """Draw components that are far from orthogonal; filters are the rows of the pseudo-inverse."""
+    rng = np.random.default_rng(seed)
+    patterns, center = rng.standard_normal((count, size)) + 0.5, 0.1 * rng.standard_normal(size)
+    names, none = [f"c{at}" for at in range(count)], np.zeros((0, count))
+    return Directions("ica", names, center, patterns, np.linalg.pinv(patterns).T, none, np.zeros(count))
 
 
 def scores_after(op: str, components: list[int], **given: object) -> np.ndarray:

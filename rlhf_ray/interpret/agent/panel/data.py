@@ -19,9 +19,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names
-from rlhf_ray.interpret.agent.clusters import tsne
-from rlhf_ray.interpret.agent.questions import log_odds
-from rlhf_ray.interpret.agent.saliency import NOW, Faithful
+from rlhf_ray.interpret.agent.questions import NOW, Faithful, log_odds
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.policies.actions import to_policy_actions
 
@@ -167,6 +165,7 @@ class PanelData:
             **{f"labels of {name}": (one.shape, (n, steps)) for name, one in self.labels.items()},
             **{f"saliency of {q}": (one.maps.shape[:2], (len(one.rows), steps)) for q, one in self.saliency.items()},
             **{f"map {name}": (own.shape, (n, steps, 2)) for name, (_, own) in self.maps.items()},
+            **{f"base of map {name}": (base.shape, (len(self.background), 2)) for name, (base, _) in self.maps.items()},
         }
         if self.logits is not None:
             wanted["logits"] = (self.logits.shape, (n, steps, len(self.action_names)))
@@ -175,11 +174,6 @@ class PanelData:
                 raise SettingError(f"The panel's {name} have shape {tuple(got)}; it must be {tuple(should)}.")
         if not ((self.lengths >= 1) & (self.lengths <= steps)).all():
             raise SettingError(f"The panel's lengths must be 1 to {steps}.")
-        for name, (base, _) in self.maps.items():
-            if len(base) != len(self.background):
-                raise SettingError(
-                    f"The panel's map {name} has {len(base)} base points; `base` has {len(self.background)}."
-                )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -219,24 +213,24 @@ def collect(
     site: str,
     rng: np.random.Generator,
     *,
-    seed: int = 0,
     action_names: Sequence[str] = (),
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = {},
+    maps: Mapping[str, Callable[[FloatArray], FloatArray]] = {},
     faithful: Faithful | None = None,
     **more: Any,
 ) -> PanelData:
-    """Collect a panel.
+    """Collect a panel of ``pieces`` of recorded episodes, and of the components of a basis that was fitted at ``site``.
 
     Args:
         agent: the agent.
-        episodes: recorded ones, with observations.
+        episodes: with observations.
         pieces: the samples.
-        basis: the components, fitted at ``site``.
+        basis: the components.
         site: the agent's memory, or a layer.
         rng: draws the grey points.
-        seed: seeds the map.
         action_names: of Discrete actions.
         labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
+        maps: what places ``[N, size]`` on maps ``[N, 2]``, by name.
         faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
         more: further fields of `PanelData`: title, pairs, horizon, notes.
     """
@@ -244,7 +238,7 @@ def collect(
     scores = basis.encode(inside.reshape(-1, inside.shape[-1]).astype(np.float64)).reshape(*inside.shape[:2], -1)
     actions, names = actions_of(agent, episodes.actions, action_names)
     some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
-    labels = {**_concepts(episodes), **labels}
+    base, labels = inside[episodes.real][some], {**_concepts(episodes), **labels}
     return PanelData(
         feature_names=feature_names(agent.observation_space),
         observations=pieces.window(episodes.observations),
@@ -262,7 +256,7 @@ def collect(
         outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
         levels=episodes.levels[pieces.rows],
         base=scores[episodes.real][some],
-        maps={"t-SNE": _map(inside[episodes.real][some], pieces.window(inside), seed)},
+        maps={name: _map(made(base), base, pieces.window(inside)) for name, made in maps.items()},
         **effects_of(agent, episodes, pieces, basis, site, faithful),
         **more,
     )
@@ -279,9 +273,8 @@ def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     return dict(list(yes_or_no.items())[:MOST_CONCEPTS])
 
 
-def _map(base: FloatArray, own: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """t-SNE of the grey points ``[N, size]``, and where the samples' steps ``[n, T, size]`` lie between them."""
-    places = tsne(base, seed)
+def _map(places: FloatArray, base: FloatArray, own: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the places of the grey points ``[N, size]``, and where the samples' steps ``[n, T, size]`` lie between them."""
     nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(base))).fit(base)
     found = nearest.kneighbors(own.reshape(-1, own.shape[-1]), return_distance=False)
     return places, places[found].mean(1).reshape(*own.shape[:2], 2)
@@ -354,17 +347,12 @@ def _quantities(agent: Agent) -> dict[str, tuple[str, Reader]]:
     """What attribution calls each quantity, and how to read it off value and logits."""
     space = agent.action_space
     found: dict[str, tuple[str, Reader]] = {VALUE: ("value", lambda value, logits: value)}
-    if isinstance(space, gym.spaces.Discrete):
-        if int(space.n) > 1:
-            found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
-    else:
+    if not isinstance(space, gym.spaces.Discrete):
         for at, name in enumerate(_dimensions(space)[:4]):
-            found[name] = f"mean_{at}", _column(at)
+            found[name] = f"mean_{at}", lambda value, logits, at=at: logits[:, at]  # type: ignore[misc]
+    elif int(space.n) > 1:
+        found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
     return found
-
-
-def _column(at: int) -> Reader:
-    return lambda value, logits: logits[:, at]
 
 
 def _dimensions(space: gym.Space[Any]) -> list[str]:
@@ -384,5 +372,4 @@ def actions_of(agent: Agent, actions: Array, names: Sequence[str]) -> tuple[Arra
 
 def end_of(episodes: Episodes, row: int) -> str:
     """Return how an episode ended, in a word; empty if it was cut."""
-    cause = str(episodes.causes[row]) if len(episodes.causes) else ""
-    return cause or ("terminated" if episodes.terminated[row] else "truncated" if episodes.truncated[row] else "")
+    return "" if (end := episodes.ends[row]) == "cut" else end

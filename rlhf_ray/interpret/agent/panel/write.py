@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from scipy.special import softmax
 
 from rlhf_ray import __version__
 from rlhf_ray.data.arrays import Array, FloatArray
@@ -72,7 +73,7 @@ def write_panel(data: PanelData, folder: Path | str) -> Path:
         core["frames"] = write_sheets(data.observations, out / "frames", "s", FRAMES_BUDGET)
     core["pairs"] = [_pair(data, one, number, out) for number, one in enumerate(data.pairs)]
     for number, one in enumerate(data.gradients.values()):
-        _script(out, f"gradients_{number}", {"gradients": curved(_real(data, one))})
+        _script(out, f"gradients_{number}", {"gradients": packed("curved", *curved_levels(_real(data, one)))})
     core["saliency"] = [_saliency(one, name, number, out) for number, (name, one) in enumerate(data.saliency.items())]
     _script(out, "core", core)
     return out / "index.html"
@@ -106,10 +107,9 @@ def _core(data: PanelData) -> dict[str, Any]:
     discrete = data.actions.ndim == 2
     probabilities = None
     if data.logits is not None:
-        shifted = np.exp(data.logits - data.logits.max(-1, keepdims=True))
-        probabilities = shares(np.nan_to_num(shifted / shifted.sum(-1, keepdims=True)))
-    outcomes = data.outcome_names
-    number_of = {name: number for number, name in enumerate(outcomes)}
+        likely = np.nan_to_num(softmax(data.logits, -1))
+        probabilities = packed("share", np.round(np.clip(likely, 0.0, 1.0) * 255).astype(np.uint8))
+    number_of = {name: number for number, name in enumerate(data.outcome_names)}
     vector = data.observations.ndim != 5
     flat = data.observations.reshape(*data.observations.shape[:2], -1)
     return {
@@ -127,11 +127,11 @@ def _core(data: PanelData) -> dict[str, Any]:
         "values": half(data.values),
         "rewards": half(data.rewards),
         "quantities": list(data.gradients),
-        "gradientScales": [_scale(one) for one in data.gradients.values()],
+        "gradientScales": [_scale(one, 0.99) for one in data.gradients.values()],
         "paths": {name: half(_real(data, one)) for name, one in data.paths.items()},
         "pathNames": list(data.path_names),
         "labels": [{"name": name, "names": data.names_of(name), "of": small(one)} for name, one in data.labels.items()],
-        "outcomes": outcomes,
+        "outcomes": data.outcome_names,
         "outcomeOf": small(np.array([number_of.get(one, -1) for one in data.outcomes or [""] * len(data)])),
         "levels": [] if data.levels is None else [int(level) for level in data.levels],
         "base": half(data.background),
@@ -144,10 +144,10 @@ def _core(data: PanelData) -> dict[str, Any]:
     }
 
 
-def _scale(values: FloatArray) -> float:
-    """Where the colours of gradients saturate: the 99 % quantile of their magnitude."""
+def _scale(values: FloatArray, quantile: float) -> float:
+    """Where colours saturate: a quantile of the magnitude."""
     finite = np.abs(values[np.isfinite(values)])
-    return float(np.quantile(finite, 0.99)) or 1.0 if finite.size else 1.0
+    return float(np.quantile(finite, quantile)) or 1.0 if finite.size else 1.0
 
 
 def _saliency(saliency: PanelSaliency, name: str, number: int, out: Path) -> dict[str, Any]:
@@ -158,8 +158,7 @@ def _saliency(saliency: PanelSaliency, name: str, number: int, out: Path) -> dic
     if by > 1 and maps.shape[2] % by == 0 and maps.shape[3] % by == 0:
         m, steps, height, width = maps.shape
         maps = maps.reshape(m, steps, height // by, by, width // by, by).mean((3, 5))
-    magnitude = np.abs(maps[np.isfinite(maps)])
-    limit = (float(np.quantile(magnitude, SATURATES_AT)) if magnitude.size else 0.0) or 1.0
+    limit = _scale(maps, SATURATES_AT)
     for block in range(0, len(maps), BLOCK):
         content = {"maps": saturated(maps[block : block + BLOCK], limit)}
         _script(out, f"saliency_{number}_{block // BLOCK}", content)
@@ -174,13 +173,11 @@ def _saliency(saliency: PanelSaliency, name: str, number: int, out: Path) -> dic
 
 
 def _pair(data: PanelData, pair: PanelPair, number: int, out: Path) -> dict[str, Any]:
-    sides = (pair.a, pair.b)
+    sides, frames = (pair.a, pair.b), None
     steps = max(len(side.values) for side in sides)
-    frames = None
     if data.observations.ndim == 5:
-        observations = np.stack(
-            [side.observations[np.minimum(np.arange(steps), len(side.observations) - 1)] for side in sides]
-        )
+        kept = [np.minimum(np.arange(steps), len(side.observations) - 1) for side in sides]
+        observations = np.stack([side.observations[at] for side, at in zip(sides, kept, strict=True)])
         frames = write_sheets(observations, out / "frames", f"p{number}_", PAIRS_BUDGET // len(data.pairs))
     return {
         "name": pair.name,
@@ -223,7 +220,10 @@ def half(values: Array) -> dict[str, Any]:
 
 
 def curved_levels(values: Array) -> tuple[Array, float]:
-    """Return int8 levels and their scale: ``value = sign(level) * (level / 127) ** 2 * scale``, finer near 0."""
+    """Return int8 levels and their scale: ``value = sign(level) * (level / 127) ** 2 * scale``, finer near 0.
+
+    For gradients, which have heavy tails.
+    """
     values = np.asarray(values, np.float64)
     scale = float(np.abs(values).max(initial=0.0, where=np.isfinite(values))) or 1.0
     share = np.clip(np.nan_to_num(values) / scale, -1.0, 1.0)
@@ -231,21 +231,11 @@ def curved_levels(values: Array) -> tuple[Array, float]:
     return np.where(np.isnan(values), MISSING, levels).astype(np.int8), scale
 
 
-def curved(values: Array) -> dict[str, Any]:
-    """Pack as int8 with levels that are finer near 0: for gradients, which have heavy tails."""
-    return packed("curved", *curved_levels(values))
-
-
 def saturated(values: Array, limit: float) -> dict[str, Any]:
     """Pack as int8 of equal steps up to ``limit``; larger values saturate."""
     values = np.asarray(values, np.float64)
     levels = np.round(np.clip(np.nan_to_num(values, posinf=limit, neginf=-limit) / limit, -1.0, 1.0) * SIGNED)
     return packed("linear", np.where(np.isnan(values), MISSING, levels).astype(np.int8), limit)
-
-
-def shares(values: Array) -> dict[str, Any]:
-    """Pack numbers from 0 to 1 as uint8."""
-    return packed("share", np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8))
 
 
 def small(values: Array) -> dict[str, Any]:
@@ -256,8 +246,7 @@ def small(values: Array) -> dict[str, Any]:
 def plan_for(groups: int, steps: int, height: int, width: int) -> dict[str, int]:
     """Return how ``groups`` groups (samples, or sides of a pair) of ``steps`` tiles of ``height`` x ``width`` lie in sheets.
 
-    Returns:
-        the tiles' sizes, columns and rows of tiles in each sheet, and how many groups are together in one.
+    The plan has the tiles' sizes, columns and rows of tiles in each sheet, and how many groups are ``together`` in one.
     """
     columns = max(1, min(steps, SIDE // width))
     together = max(1, min(groups, SIDE // (math.ceil(steps / columns) * height)))
@@ -284,18 +273,15 @@ def sheet_image(plan: Mapping[str, int], groups: Array) -> Image.Image:
 
 def encoded(image: Image.Image, quality: int | None) -> bytes:
     """Return ``image`` as WebP."""
-    sink = io.BytesIO()
-    image.save(
-        sink, "WEBP", lossless=quality is None, quality=LOSSLESS_EFFORT if quality is None else quality, method=2
-    )
+    sink, how = io.BytesIO(), LOSSLESS_EFFORT if quality is None else quality
+    image.save(sink, "WEBP", lossless=quality is None, quality=how, method=2)
     return sink.getvalue()
 
 
 def write_sheets(observations: Array, folder: Path, prefix: str, budget: int) -> dict[str, Any]:
     """Write the sheets of ``observations`` ``[groups, steps, h, w, c]`` in at most about ``budget`` bytes.
 
-    Returns:
-        the plan and the quality (None: lossless), for the page.
+    The page reads the plan that is returned, and the quality (None: lossless).
     """
     plan = plan_for(*observations.shape[:4])
     starts = range(0, len(observations), plan["together"])

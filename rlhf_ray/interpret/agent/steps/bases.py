@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import concepts
+from rlhf_ray.interpret.agent.steps import concepts
 from rlhf_ray.interpret.agent.steps.concepts import Concepts
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
 from rlhf_ray.interpret.directions import Directions
@@ -95,8 +95,8 @@ def run(context: AgentContext) -> Section:
         f"Bases of the agent's {subject.site_name}: components, the variance that they explain, and how many of them other seeds "
         "and halves of the episodes find again."
     )
-    table = Table(["basis", "components", "explains", "stable"], rows, caption)
-    return Section(NAME, TITLE, _checks(fitted), (), [table], _pictures(fitted), (), values_of(fitted))
+    tables = [Table(["basis", "components", "explains", "stable"], rows, caption)]
+    return Section(NAME, TITLE, _checks(fitted), (), tables, _pictures(fitted), (), values_of(fitted))
 
 
 def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -121,11 +121,9 @@ def _checks(fitted: dict[str, FittedBasis]) -> list[Check]:
     for kind in CHECKED:
         if kind in fitted and fitted[kind].stable:
             share, title = float(np.mean(fitted[kind].stable)), directions.TITLES[kind]
-            good = share >= LEAST_STABLE
             remedy = f"Read no meaning into {title} that other seeds and halves of the episodes don't find again."
-            checks.append(
-                Check(f"{title} found again", good, share, None, None, f"≥ {LEAST_STABLE}", "" if good else remedy)
-            )
+            bound = f"≥ {LEAST_STABLE}"
+            checks.append(Check.of(f"{title} found again", share >= LEAST_STABLE, share, bound, remedy))
     return checks
 
 

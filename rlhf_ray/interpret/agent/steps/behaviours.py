@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes, Moments, action_inputs
 from rlhf_ray.agents.play import values_at
-from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.clusters import STABLE, Behaviours, behaviours, shares
+from rlhf_ray.interpret.agent.steps import concepts
+from rlhf_ray.interpret.agent.steps.clusters import COUNTS, STABLE, Clusters, cluster, principal
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
 from rlhf_ray.interpret.agent.world_model.simulate import world_states
@@ -23,7 +24,11 @@ from rlhf_ray.study.step import Step
 
 NAME, TITLE = "behaviours", "Behaviours"
 
-COUNTS = (4, 6, 8, 10)
+TRIED = (4, 6, 8, 10)
+"""Numbers of behaviours to choose from, by silhouette."""
+LENGTH = 5
+CLUSTERED = 2500
+"""Windows that are clustered; the others get the label of the nearest of them."""
 SHOWN = 3
 """Windows of each behaviour in the picture."""
 MARKS = 4
@@ -52,26 +57,23 @@ def run(context: AgentContext) -> Section:
         every = Moments(*np.nonzero(episodes.real))
         blocks["world model"][episodes.real] = world_states(world, subject.agent, episodes, every)
     blocks["actions"] = action_inputs(episodes.actions, subject.agent.action_space)
-    clustered = behaviours(blocks, episodes.real, seed=subject.seed, counts=COUNTS)
+    clustered = behaviours(blocks, episodes.real, seed=subject.seed, counts=TRIED)
     np.savez(context.out / FILE, labels=clustered.labels, levels=episodes.levels)
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = {"blocks": list(blocks), "length": clustered.length, "silhouette": silhouette, "stability": stability}
     rows = [[name, one["windows"], f"{one['share']:.0%}", _told(one["marks"])] for name, one in described.items()]
-    good, remedy = stability >= STABLE, "The borders between behaviours depend on the sample: read them as a rough map."
-    check = Check("behaviours found again", good or None, stability, None, None, f"≥ {STABLE}", "" if good else remedy)
+    remedy = "The borders between behaviours depend on the sample: read them as a rough map."
+    check = Check.of("behaviours found again", stability >= STABLE or None, stability, f"≥ {STABLE}", remedy)
     caption = (
         f"Clusters of windows of {clustered.length} steps of {', '.join(blocks)}, and the concepts that differ most from the other "
         "windows (mean in the behaviour, mean elsewhere)."
     )
     table = Table(["behaviour", "windows", "share", "what differs"], rows, caption)
     pictures = []
-    if is_image(subject.agent.observation_space) and len(clustered):
-        image = _draw(episodes, clustered)
-        caption = (
-            f"The most typical windows of each behaviour: {SHOWN} windows of {clustered.length} steps side by side."
-        )
-        pictures = [Picture("behaviours", image, caption)]
+    if is_image(subject.agent.observation_space):
+        caption = f"The most typical windows of each behaviour: {SHOWN} of {clustered.length} steps side by side."
+        pictures = [Picture("behaviours", _draw(episodes, clustered), caption)]
     return Section(NAME, TITLE, [check], (), [table], pictures, (), values_of({**figures, "behaviours": described}))
 
 
@@ -123,6 +125,95 @@ def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
     """Return the first examples of different episodes, so that they are not the same moment."""
     _, first = np.unique(rows[examples], return_index=True)
     return [int(examples[place]) for place in np.sort(first)[:SHOWN]]
+
+
+@dataclass(frozen=True)
+class Behaviours:
+    """Which behaviour each step belongs to.
+
+    Attributes:
+        labels: ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1
+            after the end, and in windows that no cluster holds.
+        clusters: the clusters of the windows that were clustered.
+        starts: where each of those windows starts, ``m`` moments.
+        examples: for each behaviour, rows of these windows, the most typical first.
+        length: steps in a window.
+    """
+
+    labels: IntArray
+    clusters: Clusters
+    starts: Moments
+    examples: Sequence[IntArray]
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.clusters)
+
+
+def windows(
+    blocks: Mapping[str, FloatArray], real: BoolArray, length: int = LENGTH
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Cut windows of ``length`` steps, or as many as the longest episode has, that lie within an episode.
+
+    Each of ``blocks`` ``[n, T, k]`` counts as much as any other, however wide it is; ``real`` ``[n, T]``: which are no padding.
+
+    Returns:
+        Features ``[m, …]``, and the episode and first step of each window.
+    """
+    lengths = real.sum(1)
+    length = min(length, int(lengths.max()))
+    starts = [(row, step) for row, steps in enumerate(lengths) for step in range(int(steps) - length + 1)]
+    rows, steps = np.array(starts, np.int64).T
+    at = steps[:, None] + np.arange(length)
+    parts = []
+    for values in blocks.values():
+        flat = np.asarray(values, np.float64).reshape(*real.shape, -1)
+        seen = principal(flat[real])
+        total = float(np.sqrt(seen.var(0).sum()))
+        if total < 1e-9:
+            continue
+        scores = np.zeros((*real.shape, seen.shape[1]))
+        scores[real] = seen / total
+        parts.append(scores[rows[:, None], at].reshape(len(rows), -1))
+    return np.concatenate([np.zeros((len(rows), 0)), *parts], 1), rows, steps
+
+
+def behaviours(
+    blocks: Mapping[str, FloatArray],
+    real: BoolArray,
+    length: int = LENGTH,
+    count: int | None = None,
+    seed: int = 0,
+    counts: Sequence[int] = COUNTS,
+) -> Behaviours:
+    """Cluster windows of ``blocks``, for example memory, world and actions, into behaviours. See `windows` and `cluster`."""
+    features, rows, steps = windows(blocks, real, length)
+    lengths = real.sum(1)
+    length = min(length, int(lengths.max()))
+    rng = np.random.default_rng([seed, 0xBE])
+    some = np.sort(rng.choice(len(rows), CLUSTERED, replace=False)) if len(rows) > CLUSTERED else np.arange(len(rows))
+    found = cluster(features[some], "kmeans", count, seed, counts)
+    centers = np.stack([features[some][found.labels == at].mean(0) for at in range(len(found))])
+    labels = np.full(real.shape, -1, np.int64)
+    labels[rows, steps] = ((centers**2).sum(1) - 2.0 * features @ centers.T).argmin(1)
+    labels[rows[some], steps[some]] = found.labels
+    last = np.maximum(lengths - length, 0)
+    after = (np.arange(real.shape[1])[None] > last[:, None]) & real
+    labels = np.where(after, np.take_along_axis(labels, last[:, None], 1), labels)
+    examples = []
+    for at, center in enumerate(centers):
+        own = np.flatnonzero(found.labels == at)
+        examples.append(own[np.argsort(((features[some][own] - center) ** 2).sum(1), kind="stable")])
+    return Behaviours(labels, found, Moments(rows[some], steps[some]), examples, length)
+
+
+def shares(labels: IntArray, concept: Array) -> FloatArray:
+    """Return the mean of a concept ``[n, T]`` in each behaviour; NaN where it is not defined."""
+    known = np.isfinite(concept) & (labels >= 0)
+    sums = np.bincount(labels[known], concept[known], minlength=int(labels.max(initial=-1)) + 1)
+    counts = np.bincount(labels[known], minlength=len(sums))
+    found: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return found
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=nothing_inside)

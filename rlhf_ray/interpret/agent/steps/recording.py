@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import gymnasium as gym
@@ -19,7 +19,6 @@ from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
@@ -114,9 +113,15 @@ def run(context: AgentContext) -> Section:
         count = _episodes(context, batch, rng)
         levels = rng.choice(2**31 - 1, size=count, replace=False).tolist()
         context.say(f"recording {count} episodes")
+        keep: tuple[str, ...] = ()
+        keep_states = False
+        with suppress(SettingError):  # there is nothing to look into
+            keep = () if (site := site_of(subject.agent)) == MEMORY else (site,)
+        with suppress(SettingError):  # the environment can't save them
+            keep_states = len(batch.states()[0]) <= STATE_BYTES
         record_inside(
             subject.agent, batch, levels, context.unfinished, acting=ACTING, epsilon=EPSILON, seed=subject.seed,
-            max_steps=LONGEST, keep=_layers(subject.agent), keep_states=_keeps_states(batch),
+            max_steps=LONGEST, keep=keep, keep_states=keep_states,
         )  # fmt: skip
         shutil.copytree(context.unfinished, context.out, dirs_exist_ok=True)
         figures = _measure(context, batch)
@@ -136,27 +141,11 @@ def _episodes(context: AgentContext, batch: EnvBatch, rng: np.random.Generator) 
     return max(FEWEST, round(steps / float(first.lengths.mean())))
 
 
-def _layers(agent: Agent) -> tuple[str, ...]:
-    """Return the layer to look into of an agent without memory, if it has one."""
-    try:
-        site = site_of(agent)
-    except SettingError:
-        return ()
-    return () if site == MEMORY else (site,)
-
-
-def _keeps_states(batch: EnvBatch) -> bool:
-    try:
-        return len(batch.states()[0]) <= STATE_BYTES
-    except SettingError:
-        return False
-
-
 def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
     agent = context.subject.agent
     episodes = load_episodes(context.out, agent=agent, frames=False)
-    policies, causes = np.array(Recording(context.out).policies), np.array(causes_of(episodes))
-    acting = {}
+    policies, causes = np.array(Recording(context.out).policies), np.array(episodes.ends)
+    acting: dict[str, Played] = {}
     for name in ACTING:
         chosen = policies == name
         returns, steps = episodes.returns[chosen], int(episodes.lengths[chosen].sum())
@@ -200,13 +189,11 @@ def checks_of(figures: RecordedEpisodes) -> list[Check]:
     """Check that world and agent repeat themselves."""
     other = "What a change does can't be told from that: seed everything in reset(seed=…)."
     noise = "What a change does can't be told from that: switch dropout and other noise off."
-    wrong, worst = figures.wrong_frames, figures.worst_logit
-    close = worst < CLOSE
+    again, answers = "frames that differ when levels are played again", "logits' difference when computed again"
+    close = figures.worst_logit < CLOSE
     return [
-        Check(
-            "frames that differ when levels are played again", not wrong, wrong, bound="0", remedy=other * bool(wrong)
-        ),
-        Check("logits' difference when computed again", close, worst, bound=f"< {CLOSE:g}", remedy=noise * (not close)),
+        Check.of(again, not figures.wrong_frames, figures.wrong_frames, "0", other),
+        Check.of(answers, close, figures.worst_logit, f"< {CLOSE:g}", noise),
     ]
 
 

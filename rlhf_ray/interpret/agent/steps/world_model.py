@@ -18,13 +18,12 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, split_episodes
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world, recording_digest
-from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
+from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, cut_out, measure
 from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
 from rlhf_ray.interpret.agent.world_model.training import (
     WorldTraining,
     WorldTrainingProgress,
     as_policy_actions,
-    cut_out,
     train_world,
 )
 from rlhf_ray.interpret.attribution.drawing import strip
@@ -117,12 +116,8 @@ def run(context: AgentContext) -> Section:
         )
 
     world = train_world(subject.agent, windows, settings, unfinished=context.unfinished, device=device, watch=watch)
-    world.about = {
-        "environment": subject.environment,
-        "recording": recording_digest(recording),
-        "settings": asdict(settings),
-        "device": device,
-    }
+    made_from = {"environment": subject.environment, "recording": recording_digest(recording)}
+    world.about = {**made_from, "settings": asdict(settings), "device": device}
     world.save(context.out)
     last, parameters = batches[-1], sum(parameter.numel() for parameter in world.parameters())
     losses = [f"{last.unexplained:.1%}", round(last.divergence, 2), round(last.reward, 4), round(last.end, 4)]
@@ -158,7 +153,7 @@ def _checks(quality: Quality) -> list[Check]:
         ("error with another window's actions, of that with its own", shuffled, shuffled > SENSITIVE, f"> {SENSITIVE}"),
     ]
     return [
-        Check(name, None if np.isnan(value) else bool(good), value, None, None, bound, "" if good else useless)
+        Check.of(name, None if np.isnan(value) else bool(good), value, bound, useless)
         for name, value, good, bound in found
     ]
 
@@ -228,9 +223,7 @@ def _draw_strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps:
         simulated = simulate(world, agent, *context, memory, steps, given=actions[:, last:])
     predicted = simulated.observations.clamp(0, 255).round().byte().numpy()
     shown = np.array([step for step in SHOWN if step <= steps])
-    frames = np.stack(
-        [windows.observations[:, last + shown], predicted[:, shown]], 1
-    )  # [episodes, real and model, shown, …]
+    frames = np.stack([windows.observations[:, last + shown], predicted[:, shown]], 1)  # [episodes, 2, shown, …]
     frames[np.broadcast_to((last + shown > windows.lengths[:, None])[:, None], frames.shape[:3])] = 255  # after the end
     rows = [side for _ in windows.lengths for side in ("real", "model")]
     return strip(frames.reshape(-1, *frames.shape[2:]), None, rows, [f"step {step}" for step in shown])
@@ -240,9 +233,7 @@ def _curves(batches: Sequence[WorldTrainingProgress]) -> bytes:
     figure = Figure((7.2, 2.6), layout="constrained")
     labels = {"unexplained": "unexplained", "divergence": "divergence (nats)"}
     for axes, (name, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
-        axes.plot(
-            [progress.batch for progress in batches], [getattr(progress, name) for progress in batches], color=BLUE
-        )
+        axes.plot([each.batch for each in batches], [getattr(each, name) for each in batches], color=BLUE)
         axes.set(xlabel="batch", ylabel=label, yscale="log")
     return png(figure)
 

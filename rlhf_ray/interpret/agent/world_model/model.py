@@ -105,7 +105,7 @@ class RecurrentWorld(nn.Module):
         self.image = is_image(observation_space)
         self.actions = action_size(action_space)
         seen, channels = observation_space.shape, shape.channels
-        self.grid = coarse_grid(seen) if self.image else (1, 1)
+        self.grid = _grids(seen[0], seen[1])[0][-1] if self.image else (1, 1)
         self.cells = self.grid[0] * self.grid[1]
         latent = shape.groups * shape.classes
         self.size = self.cells * (shape.memory + latent)
@@ -122,8 +122,8 @@ class RecurrentWorld(nn.Module):
             self.summary = layer(self.cells * latent + self.actions, shape.shared)
             self.from_summary = nn.Linear(shape.shared, self.cells * channels)
         else:
-            self.encoder = vector_encoder(seen, channels, latent)
-            self.decoder = vector_decoder(seen, channels, latent + shape.memory)
+            self.encoder = of_vectors(math.prod(seen), channels, (1, latent))
+            self.decoder = of_vectors(latent + shape.memory, channels, seen)
             self.from_summary = nn.Linear(latent + self.actions, channels)
         self.mixed = nn.Sequential(nn.LayerNorm(channels), nn.SiLU())
         self.cell = nn.GRUCell(channels, shape.memory)
@@ -259,9 +259,8 @@ class RecurrentWorld(nn.Module):
         near = self.near(latents).unflatten(1, self.grid)
         padded = functional.pad(near, (0, 0, 1, 1, 1, 1))
         rows, columns = self.grid
-        around = torch.cat([padded[:, i : i + rows, j : j + columns] for i in range(3) for j in range(3)], -1).flatten(
-            1, 2
-        )
+        nine = [padded[:, i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
+        around = torch.cat(nine, -1).flatten(1, 2)
         shared = self.from_summary(self.summary(everything)).unflatten(1, (self.cells, -1))
         together: Tensor = self.mixed(self.around(around) + shared)
         return together
@@ -338,10 +337,8 @@ class ImageEncoder(nn.Module):
         grids, self.pad = _grids(shape[0], shape[1])
         widths = [shape[2], *(channels * min(2**stage, 2) for stage in range(len(grids)))]
         self.sides = [PATCH, *([2] * (len(grids) - 1))]
-        self.stages = nn.ModuleList(
-            layer(side * side * before, after)
-            for side, before, after in zip(self.sides, widths, widths[1:], strict=False)
-        )
+        sized = zip(self.sides, widths, widths[1:], strict=False)
+        self.stages = nn.ModuleList(layer(side * side * before, after) for side, before, after in sized)
         self.out = nn.Sequential(layer(widths[-1], widths[-1]), nn.Linear(widths[-1], outputs))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -368,10 +365,8 @@ class ImageDecoder(nn.Module):
         self.start = nn.Linear(inputs, widths[0], bias=False)
         self.place = nn.Parameter(torch.zeros(math.prod(self.grid), widths[0]))
         self.middle = nn.Sequential(nn.LayerNorm(widths[0]), nn.SiLU(), layer(widths[0], widths[0]))
-        self.stages = nn.ModuleList(
-            nn.Linear(before, side * side * after)
-            for side, before, after in zip(self.sides, widths, widths[1:], strict=False)
-        )
+        sized = zip(self.sides, widths, widths[1:], strict=False)
+        self.stages = nn.ModuleList(nn.Linear(before, side * side * after) for side, before, after in sized)
 
     def forward(self, cells: Tensor) -> Tensor:
         """See the class."""
@@ -384,21 +379,10 @@ class ImageDecoder(nn.Module):
         return grid[:, : self.shape[0], : self.shape[1]]
 
 
-def vector_encoder(shape: tuple[int, ...], hidden: int, outputs: int) -> nn.Sequential:
-    """Normalised vectors ``[n, …]`` to one cell, ``[n, 1, outputs]``."""
-    layers = nn.Sequential(layer(math.prod(shape), hidden), layer(hidden, hidden), nn.Linear(hidden, outputs))
-    return nn.Sequential(OrderedDict(flat=nn.Flatten(), layers=layers, cell=nn.Unflatten(1, (1, outputs))))
-
-
-def vector_decoder(shape: tuple[int, ...], hidden: int, inputs: int) -> nn.Sequential:
-    """One cell ``[n, 1, inputs]`` to normalised vectors ``[n, …]``."""
-    layers = nn.Sequential(layer(inputs, hidden), layer(hidden, hidden), nn.Linear(hidden, math.prod(shape)))
-    return nn.Sequential(OrderedDict(flat=nn.Flatten(), layers=layers, vector=nn.Unflatten(1, shape)))
-
-
-def coarse_grid(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and columns of the cells of an image."""
-    return _grids(shape[0], shape[1])[0][-1]
+def of_vectors(inputs: int, hidden: int, outputs: tuple[int, ...]) -> nn.Sequential:
+    """Normalised vectors to one cell, or one cell to vectors: ``inputs`` numbers, of any shape, to ``[n, *outputs]``."""
+    layers = nn.Sequential(layer(inputs, hidden), layer(hidden, hidden), nn.Linear(hidden, math.prod(outputs)))
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), layers=layers, shaped=nn.Unflatten(1, outputs)))
 
 
 def layer(inputs: int, outputs: int) -> nn.Sequential:

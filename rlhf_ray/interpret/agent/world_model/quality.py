@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
-from rlhf_ray.interpret.agent.world_model.training import as_policy_actions, cut_out
+from rlhf_ray.interpret.agent.world_model.training import as_policy_actions
 from rlhf_ray.measure.intervals import blocks, jackknife_interval
 from rlhf_ray.measure.statistics import auc, spearman
 from rlhf_ray.policies.actions import best, to_env_actions
@@ -116,11 +115,9 @@ def measure(
         with torch.no_grad():
             parts.append(_measured(world, agent, windows, strange, steps, *seen))
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    over = _OverEpisodes(rows)
-    errors = {name: over.curve(found[f"error.{name}"]) for name in ("model", *BASELINES)}
-    agreement = over.curve(found["agreement"])
+    errors = {name: _curve(found[f"error.{name}"], rows) for name in ("model", *BASELINES)}
+    agreement = _curve(found["agreement"], rows)
     majority = _majority(found["preferred"], agent.action_space)
-    memory = over.curve(found["memory"]) if "memory" in found else None
     made = ~np.isnan(found["reward"])
     return Quality(
         steps=steps,
@@ -128,7 +125,7 @@ def measure(
         errors=errors,
         agreement=agreement,
         majority=majority,
-        memory=memory,
+        memory=_curve(found["memory"], rows) if "memory" in found else None,
         reward=spearman(*(found[name][made] for name in ("reward", "reward_real"))),
         end=auc(found["end"][made], found["end_real"][made] > 0),
         valid_horizon=valid_horizon(errors["model"].mean, errors["mean_frame"].mean, agreement.mean, majority),
@@ -201,28 +198,41 @@ def _measured(
     return found
 
 
-class _OverEpisodes:
-    """Leaves out episodes, of which each has one or more windows."""
+def _curve(values: FloatArray, rows: IntArray) -> HorizonCurve:
+    """Average ``[n, steps + 1]``, leaving out NaN; intervals leave out the episodes ``rows`` ``[n]``, one after the other."""
+    block = blocks(rows)
+    sizes = np.bincount(block)
+    sums, counts = (np.zeros((len(sizes), values.shape[1])) for _ in range(2))
+    np.add.at(sums, block, np.nan_to_num(values))
+    np.add.at(counts, block, ~np.isnan(values))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = sums.sum(0) / counts.sum(0)
+        others = (sums.sum(0) - sums) / (counts.sum(0) - counts)
+    ends = [jackknife_interval(float(value), left, sizes) for value, left in zip(mean, others.T, strict=True)]
+    low, high = np.array(ends, np.float64).T
+    return HorizonCurve(mean, low, high)
 
-    def __init__(self, rows: IntArray):
-        self.block = blocks(rows)
-        self.sizes = np.bincount(self.block)
 
-    def curve(self, values: FloatArray) -> HorizonCurve:
-        """Average ``[n, steps + 1]``, leaving out NaN."""
-        sums, counts = (np.zeros((len(self.sizes), values.shape[1])) for _ in range(2))
-        np.add.at(sums, self.block, np.nan_to_num(values))
-        np.add.at(counts, self.block, ~np.isnan(values))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = sums.sum(0) / counts.sum(0)
-            others = (sums.sum(0) - sums) / (counts.sum(0) - counts)
-        ends = [self._interval(*of) for of in zip(mean, others.T, strict=True)]
-        low, high = np.array(ends, np.float64).T
-        return HorizonCurve(mean, low, high)
-
-    def _interval(self, value: float, others: FloatArray) -> tuple[float, float]:
-        low, high = jackknife_interval(float(value), others, self.sizes)
-        return (math.nan, math.nan) if low is None or high is None else (low, high)
+def cut_out(episodes: Episodes, rows: IntArray, starts: IntArray, length: int) -> Episodes:
+    """Return the ``length`` observations from ``starts`` on of the episodes ``rows``; padding repeats an episode's last row."""
+    times = starts[:, None] + np.arange(length)
+    frames = rows[:, None], np.minimum(times, episodes.lengths[rows][:, None])
+    steps = rows[:, None], np.minimum(times[:, :-1], np.maximum(episodes.lengths[rows][:, None] - 1, 0))
+    lengths = np.clip(episodes.lengths[rows] - starts, 0, length - 1)
+    last = starts + lengths == episodes.lengths[rows]
+    return Episodes(
+        observations=episodes.observations[frames],
+        actions=episodes.actions[steps],
+        logits=episodes.logits[steps],
+        values=episodes.values[steps],
+        memory=episodes.memory[frames],
+        rewards=episodes.rewards[steps],
+        lengths=lengths,
+        terminated=episodes.terminated[rows] & last,
+        truncated=episodes.truncated[rows] & last,
+        causes=[episodes.causes[row] if ended else "" for row, ended in zip(rows, last, strict=True)],
+        levels=episodes.levels[rows],
+    )
 
 
 def _mean_of(episodes: Episodes) -> tuple[FloatArray, FloatArray]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import Episodes, WindowNumbers, action_inputs
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.agents.episodes import Episodes, action_inputs
+from rlhf_ray.agents.recorded import Windows
 from rlhf_ray.data.atomic import whole_file
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
 from rlhf_ray.policies.actions import gumbel_noise
 
@@ -87,15 +86,15 @@ class WorldTrainingProgress:
 
 def train_world(
     agent: Agent,
-    windows: WindowSource,
-    settings: WorldTraining | None = None,
+    windows: Windows,
+    settings: WorldTraining,
     *,
     shape: WorldShape | None = None,
     unfinished: Path | str | None = None,
     device: torch.device | str = "cpu",
     watch: Callable[[WorldTrainingProgress], None] = lambda progress: None,
 ) -> RecurrentWorld:
-    """Train a world model.
+    """Train a world model, and return it frozen, on the CPU.
 
     Args:
         agent: whose recording it is. Only its spaces and digest are read.
@@ -105,18 +104,8 @@ def train_world(
         unfinished: folder for checkpoints; a training with the same settings that was stopped goes on from the newest.
         device: where to train, for example ``cuda``.
         watch: called every 50 batches.
-
-    Returns:
-        The model, frozen, on the CPU.
-
-    Raises:
-        SettingError: the windows' length is not the settings', or the observations can't be modelled.
     """
-    settings, shape = settings or WorldTraining(), shape or WorldShape.for_space(agent.observation_space)
-    if windows.length != settings.length:
-        raise SettingError(
-            f"length is {settings.length}, but the windows have {windows.length} observations; make them alike."
-        )
+    shape = shape or WorldShape.for_space(agent.observation_space)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         world = RecurrentWorld(agent.observation_space, agent.action_space, shape, agent.digest)
@@ -129,7 +118,9 @@ def train_world(
     )
     first = _restore(checkpoint, about, world, adam) if checkpoint is not None else 0
     for number in range(first, settings.batches):
-        batch = _batch(windows, settings, number, agent, device)
+        rng = np.random.default_rng([settings.seed, 2, number])  # of its own, so that a resumed training draws the same
+        drawn = windows[rng.integers(len(windows), size=settings.windows)]
+        batch = read(drawn, agent.action_space, device)
         noise, predicted = _draws(world, settings, number, device)
         losses = _losses(world, batch, noise, predicted, settings, in_states=2 * number >= settings.batches)
         for group in adam.param_groups:
@@ -179,7 +170,7 @@ def _losses(
     return settings.observed * unexplained + parts[0] + settings.outcomes * (parts[1] + parts[2]), told
 
 
-def _look(world: RecurrentWorld, windows: WindowSource, settings: WorldTraining) -> None:
+def _look(world: RecurrentWorld, windows: Windows, settings: WorldTraining) -> None:
     """Set the model's units by what the windows hold."""
     rng = np.random.default_rng([settings.seed, 1])
     some = read(windows[rng.integers(len(windows), size=OBSERVED)], world.action_space)
@@ -193,13 +184,6 @@ def _look(world: RecurrentWorld, windows: WindowSource, settings: WorldTraining)
     # Evenly spaced after a symmetric logarithm, so that rewards of any size have their bins.
     bins = torch.linspace(-1.0, 1.0, len(world.reward_bins)) * np.log1p(max(largest, 1e-3) * 1.05)
     world.reward_bins.copy_(bins.sign() * torch.expm1(bins.abs()))
-
-
-def _batch(
-    windows: WindowSource, settings: WorldTraining, number: int, agent: Agent, device: torch.device | str
-) -> Read:
-    rng = np.random.default_rng([settings.seed, 2, number])  # of its own, so that a resumed training draws the same
-    return read(windows[rng.integers(len(windows), size=settings.windows)], agent.action_space, device)
 
 
 def _draws(
@@ -241,9 +225,7 @@ def _restore(path: Path, about: str, world: RecurrentWorld, adam: torch.optim.Ad
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (
-        Exception
-    ):  # safetensors raises its own error, with no public name; without a checkpoint, training starts anew
+    except (OSError, SafetensorError):  # without a checkpoint, training starts anew
         return 0
     if metadata.get("about") != about:
         return 0
@@ -255,51 +237,6 @@ def _restore(path: Path, about: str, world: RecurrentWorld, adam: torch.optim.Ad
             states.setdefault(int(number), {})[part] = value
     adam.load_state_dict({**adam.state_dict(), "state": states})
     return int(metadata["done"])
-
-
-class WindowSource(Protocol):
-    """Windows at random access: `EpisodeWindows`, or those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
-
-    length: int
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes: ...
-
-
-class EpisodeWindows(WindowNumbers):
-    """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
-
-    def __init__(self, episodes: Episodes, length: int):
-        super().__init__(episodes.lengths, length)
-        self.episodes = episodes
-
-    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
-        """Return the windows with these numbers."""
-        starts = self.starts(numbers)
-        return cut_out(self.episodes, starts.rows, starts.steps, self.length)
-
-
-def cut_out(episodes: Episodes, rows: IntArray, starts: IntArray, length: int) -> Episodes:
-    """Return the ``length`` observations from ``starts`` on of the episodes ``rows``; padding repeats an episode's last row."""
-    times = starts[:, None] + np.arange(length)
-    frames = rows[:, None], np.minimum(times, episodes.lengths[rows][:, None])
-    steps = rows[:, None], np.minimum(times[:, :-1], np.maximum(episodes.lengths[rows][:, None] - 1, 0))
-    lengths = np.clip(episodes.lengths[rows] - starts, 0, length - 1)
-    last = starts + lengths == episodes.lengths[rows]
-    return Episodes(
-        observations=episodes.observations[frames],
-        actions=episodes.actions[steps],
-        logits=episodes.logits[steps],
-        values=episodes.values[steps],
-        memory=episodes.memory[frames],
-        rewards=episodes.rewards[steps],
-        lengths=lengths,
-        terminated=episodes.terminated[rows] & last,
-        truncated=episodes.truncated[rows] & last,
-        causes=[episodes.causes[row] if ended else "" for row, ended in zip(rows, last, strict=True)],
-        levels=episodes.levels[rows],
-    )
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,7 @@ from rlhf_ray.interpret.agent.panel.write import LARGEST_HALF, MISSING, SIGNED, 
 
 @dataclass(frozen=True)
 class Within:
-    """A number lies within bounds, both included. A missing number lies within none.
-
-    Attributes:
-        what: loading, gradient (of ``quantity`` by the component), value or reward.
-        component: name of the component, for loading and gradient.
-        quantity: name of the quantity, for gradient.
-        low, high: the bounds; None for none.
-    """
+    """A number lies within bounds, both included. A missing number lies within none."""
 
     what: Literal["loading", "gradient", "value", "reward"]
     component: str = ""
@@ -31,7 +24,6 @@ class Within:
     high: float | None = None
 
     def holds(self, data: PanelData) -> BoolArray:
-        """Return where it holds, ``[n, T]``."""
         x = self._numbers(data)
         holds: BoolArray = ~np.isnan(x)
         if self.low is not None:
@@ -51,20 +43,13 @@ class Within:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The action, the label or the sample's outcome is one of ``names``.
-
-    Attributes:
-        what: action (Discrete), label or outcome.
-        names: names of actions, labels or outcomes.
-        clustering: name of the clustering, for label.
-    """
+    """The action, the label or the sample's outcome is one of ``names``."""
 
     what: Literal["action", "label", "outcome"]
     names: Sequence[str]
     clustering: str = ""
 
     def holds(self, data: PanelData) -> BoolArray:
-        """Return where it holds, ``[n, T]``."""
         if self.what == "outcome":
             is_one = np.array([outcome in self.names for outcome in data.outcomes], bool)
             return np.broadcast_to(is_one[:, None], data.real.shape)
@@ -74,10 +59,7 @@ class OneOf:
 
 
 def matching(data: PanelData, conditions: Sequence[Within | OneOf]) -> BoolArray:
-    """Return the steps ``[n, T]`` at which all ``conditions`` hold, with the numbers as the page shows them.
-
-    The page's samples for "any step" are those with such a step, ``matching(…).any(1)``; for step t they are ``matching(…)[:, t]``.
-    """
+    """Return the steps ``[n, T]`` at which all ``conditions`` hold, with the numbers as the page shows them."""
     holds = data.real.copy()
     for condition in conditions:
         holds &= condition.holds(data)

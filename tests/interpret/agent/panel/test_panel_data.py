@@ -19,15 +19,15 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.panel import PanelData, write, write_panel
 from rlhf_ray.interpret.agent.panel.data import LIKELIEST, VALUE, collect, pieces_of
-from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.write import plan_for, sheet_image, write_sheets
-from rlhf_ray.interpret.agent.saliency import UNCHECKED, UNFAITHFUL, Faithful
+from rlhf_ray.interpret.agent.questions import UNCHECKED, UNFAITHFUL, Faithful
 from rlhf_ray.interpret.agent.steps import panel
+from rlhf_ray.interpret.agent.steps.panel import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.attribution.drawing import RAISES
 from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.panel.filters import OneOf, Within, matching, shown_curved, shown_half
+from tests.interpret.agent.panel.filters import shown_curved, shown_half
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.toy_world import LinearWorld
 from tests.interpret.contexts import context_of
@@ -85,17 +85,6 @@ def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
     page.locator("#pair-scrub").fill("1")
     assert page.locator("#features-b output").count() == 3
     assert "value" in page.locator("#does-a").inner_text()
-
-
-def test_conditions_hold_at_the_same_step():
-    data = made_up(40, 12, 4)
-    low = Within("loading", "component 1", low=1.0)
-    jumps = OneOf("action", ["run"])
-    both = matching(data, [low, jumps])
-    alone = matching(data, [low]).any(1) & matching(data, [jumps]).any(1)
-    assert both.any(1).sum() < alone.sum()  # some samples have both, at different steps
-    assert not matching(data, [Within("gradient", "component 1", "value")])[3].any()  # not computed: within no bounds
-    assert not matching(data, [])[~data.real].any()
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))

@@ -1,32 +1,49 @@
-"""The reader of a recording's splits: what was not held out is said, once for all steps that read it."""
+"""What a study of an agent examines: distinct levels, and levels that were held out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import gymnasium as gym
+import numpy as np
 import pytest
-import torch
 
-from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import record_inside, split_of
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.subject import NOT_HELD_OUT, AgentContext, split_episodes
+from rlhf_ray.interpret.agent.subject import NOT_HELD_OUT, AgentContext, AgentSubject, split_episodes
 from rlhf_ray.study.run import run_alone
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
+from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.contexts import context_of
 
 
+class FewCorridors(Corridors):
+    """Corridors of ``kinds`` different levels."""
+
+    kinds = 5
+
+    def reset(self, levels: Sequence[int]) -> Array:
+        return super().reset([level % self.kinds + 7 for level in levels])
+
+
+def test_levels_with_the_same_content_are_one() -> None:
+    subject = AgentSubject(agent_of("gru", False), "Few", batches=FewCorridors)
+    levels = np.array([0, 5, 1, 6, 12, 0, 3, 4])
+    drawn = [np.random.default_rng(level % 5 + 7) for level in levels]
+    what = np.array([(int(rng.integers(3, 7)), int(rng.integers(2))) for rng in drawn])
+    groups = subject.groups(levels)
+    for first in range(len(levels)):
+        for second in range(len(levels)):
+            assert (groups[first] == groups[second]) == (what[first] == what[second]).all()
+    assert len(np.unique(AgentSubject(agent_of("gru", False), "All", batches=Corridors).groups(range(60)))) == 8
+
+
 @pytest.fixture
 def context(tmp_path: Path) -> AgentContext:
-    env = Corridors(1)
-    agent = FunctionAgent(
-        lambda seen, memory: (torch.zeros(len(seen), 3), torch.zeros(len(seen))),
-        env.observation_space,
-        gym.spaces.Discrete(3),
-    )
+    agent = agent_of("gru", False)
     fitted = [level for level in range(40) if split_of(level) == "train"][:4]
     record_inside(agent, Corridors(2), fitted, tmp_path / "recording", max_steps=5)
     return context_of(agent, Corridors, tmp_path)
