@@ -5,7 +5,6 @@ Each asks whether a map shows what the function learned, or only what is in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +14,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.attribution.faithfulness import rank_correlation
 from rlhf_ray.interpret.attribution.interventions import PartEffects, part_effects
-from rlhf_ray.interpret.attribution.method import Method, contributions
-from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.interpret.attribution.question import Maps, Method, Question, contributions
 from rlhf_ray.study.section import Check
 
 GAP = 0.05
@@ -33,20 +31,16 @@ MAPS = {
     "untrained": ("untrained network", "The maps of untrained networks"),
     "permuted": ("permuted labels", "The maps after learning permuted outputs"),
 }
-UNTRAINED = PERMUTED = 2
-"""Networks that learned nothing: the mean over them is less a matter of luck."""
+NETWORKS = 2
+"""Networks that learned nothing, of each kind: the mean over them is less a matter of luck."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A method's maps with the checks they went through.
+    """A method's maps of the steps that the checks use, and the checks that they went through.
 
-    Attributes:
-        method: the method.
-        maps: its maps of the steps that the checks use.
-        checks: the checks.
-        infidelity: mean squared difference of part sums and interventions' effects over the effects' mean square; 1 is no better
-            than an empty map.
+    The infidelity is the mean squared difference of part sums and interventions' effects over the effects' mean square; 1 is no
+    better than an empty map.
     """
 
     method: Method
@@ -57,17 +51,18 @@ class Judged:
     @property
     def crossed_out(self) -> str | None:
         """Why not to trust the maps; None if no check failed."""
-        failed = [check.remedy for check in self.checks if check.passed is False]
-        return " ".join(failed) or None
+        return " ".join(check.remedy for check in self.checks if check.passed is False) or None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        checks = {check.name: {"value": check.value, "passed": check.passed} for check in self.checks}
+        return {"crossed_out": self.crossed_out, "infidelity": self.infidelity, "checks": checks}
 
 
 class Judge:
-    """Runs all checks of methods on the same moments, against the same other networks and interventions.
+    """Runs all checks of methods on the same moments, against the same other networks and interventions; no constant functions.
 
-    Args:
-        question: the function.
-        moments: those that the checks use.
-        updates: gradient steps of the networks that learn permuted outputs.
+    Networks that learn permuted outputs do so in ``updates`` gradient steps.
     """
 
     def __init__(self, question: Question, moments: Any, updates: int = 150):
@@ -84,33 +79,22 @@ class Judge:
         return part_effects(self.question, self.moments) if self.question.coded else self.effects
 
     @cached_property
-    def untrained(self) -> list[Question]:
-        """Questions about networks like the function's with new weights; empty if there are none."""
-        questions = [self.question.untrained(FIRST + self.question.seed + i) for i in range(UNTRAINED)]
-        return [question for question in questions if question is not None]
-
-    @cached_property
-    def permuted(self) -> list[Question]:
-        """Questions about networks that learned the function's outputs, permuted; empty if none can be trained."""
-        first = FIRST + self.question.seed + UNTRAINED
-        questions = [self.question.permuted(first + i, self.updates, i) for i in range(PERMUTED)]
-        return [question for question in questions if question is not None]
+    def others(self) -> dict[str, list[Question]]:
+        """Questions about networks that learned nothing, by key of `MAPS`; empty lists if there can be none."""
+        first = FIRST + self.question.seed
+        made = {
+            "untrained": [self.question.untrained(first + i) for i in range(NETWORKS)],
+            "permuted": [self.question.permuted(first + NETWORKS + i, self.updates, i) for i in range(NETWORKS)],
+        }
+        return {key: [question for question in each if question is not None] for key, each in made.items()}
 
     def judge(self, method: Method) -> Judged:
         """Compute a method's maps and check them."""
         maps = contributions(method, self.question, self.moments)
         sums = self.question.part_sums(maps)
-        if not self.question.unit:
-            return Judged(
-                method,
-                maps,
-                (Check("differs from chance", None, remedy="The output is constant."),),
-                0.0,
-            )
         checks = [self._completeness(maps)] if method.complete else []
         checks += [
-            self._differs("untrained", method, sums, self.untrained),
-            self._differs("permuted", method, sums, self.permuted),
+            *(self._differs(key, method, sums) for key in MAPS),
             self._agreement(method, sums),
         ]
         size = float(np.square(self.effects.signed).mean())
@@ -122,8 +106,8 @@ class Judge:
         remedy = f"Its sums miss the output's difference by up to {error:.2g} of its standard deviation."
         return _check("completeness", error < GAP, error, f"< {GAP}", remedy)
 
-    def _differs(self, key: str, method: Method, sums: FloatArray, others: Sequence[Question]) -> Check:
-        parts = int(self.question.varies.sum())
+    def _differs(self, key: str, method: Method, sums: FloatArray) -> Check:
+        parts, others = int(self.question.varies.sum()), self.others[key]
         name, maps = MAPS[key]
         bound = f"< {SIMILAR}"
         if not others:
@@ -131,18 +115,14 @@ class Judge:
         if parts < PARTS:
             few = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
             return Check(name, None, bound=bound, remedy=few)
-        correlations = [
-            self._correlation(method, sums, other.part_sums(contributions(method, other, self.moments)))
-            for other in others
-        ]
-        value = float(np.mean(correlations))
+        value = float(np.mean([self._correlation(method, sums, other) for other in others]))
         remedy = f"{maps} look alike (rank correlation {value:.2f}): it shows what the data have there, not what was learned."
         return _check(name, value < SIMILAR, value, bound, remedy)
 
-    def _correlation(self, method: Method, sums: FloatArray, others: FloatArray) -> float:
-        varies = self.question.varies
-        mine, theirs = sums[:, varies], others[:, varies]
-        return rank_correlation(mine, theirs) if method.signed else rank_correlation(abs(mine), abs(theirs))
+    def _correlation(self, method: Method, sums: FloatArray, other: Question) -> float:
+        theirs = other.part_sums(contributions(method, other, self.moments))
+        both = [of[:, self.question.varies] for of in (sums, theirs)]
+        return rank_correlation(*(both if method.signed else map(abs, both)))
 
     def _agreement(self, method: Method, sums: FloatArray) -> Check:
         varies = self.question.varies

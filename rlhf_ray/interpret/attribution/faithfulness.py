@@ -39,27 +39,24 @@ class Curves:
     random_deletion: FloatArray
     random_insertion: FloatArray
 
+    def _areas(self, name: str) -> FloatArray:
+        return np.asarray(np.trapezoid(getattr(self, name), self.shares))
+
     @property
     def areas(self) -> dict[str, float]:
         """Areas under the curves, as shares of the whole effect, and the random orders' means.
 
         Deletion should be larger than random, insertion smaller.
         """
-        top = float(self.deletion[-1]) or 1.0
-        return {
-            "deletion": _area(self.shares, self.deletion) / top,
-            "insertion": _area(self.shares, self.insertion) / top,
-            "random_deletion": float(np.mean([_area(self.shares, curve) for curve in self.random_deletion])) / top,
-            "random_insertion": float(np.mean([_area(self.shares, curve) for curve in self.random_insertion])) / top,
-        }
+        top, names = float(self.deletion[-1]) or 1.0, ("deletion", "insertion", "random_deletion", "random_insertion")
+        return {name: float(self._areas(name).mean()) / top for name in names}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:
         """95 % intervals of the random orders' mean areas."""
         top = float(self.deletion[-1]) or 1.0
-        both = {"random_deletion": self.random_deletion, "random_insertion": self.random_insertion}
         return {
-            name: mean_interval([_area(self.shares, curve) / top for curve in curves]) for name, curves in both.items()
+            name: mean_interval((self._areas(name) / top).tolist()) for name in ("random_deletion", "random_insertion")
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -69,9 +66,8 @@ class Curves:
     @property
     def faithful(self) -> bool:
         """Whether the map's order is better than every random order, in deletion and in insertion."""
-        worst = max(_area(self.shares, curve) for curve in self.random_deletion)
-        least = min(_area(self.shares, curve) for curve in self.random_insertion)
-        return _area(self.shares, self.deletion) > worst and _area(self.shares, self.insertion) < least
+        better = self._areas("deletion") > self._areas("random_deletion").max()
+        return bool(better and self._areas("insertion") < self._areas("random_insertion").min())
 
 
 def curves(
@@ -123,7 +119,3 @@ def curves(
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     """Return Spearman's correlation of all elements, equal but for rounding; 0 if one of them is constant."""
     return spearman(np.round(one, 12), np.round(other, 12), 0.0)
-
-
-def _area(shares: FloatArray, values: FloatArray) -> float:
-    return float(np.trapezoid(values, shares))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -28,18 +28,13 @@ PATCHES = 8
 class Regions:
     """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches.
 
-    Attributes:
-        names: one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``.
-        masks: ``[regions, *observation_shape]`` bool.
-        layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
-        kind: "feature", "cell" or "patch".
-        planes: number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout.
+    The last ``planes`` of them are whole channels: numbers beside the images of a Dict, outside of the layout.
     """
 
-    names: tuple[str, ...]
-    masks: BoolArray
-    layout: tuple[int, int]
-    kind: str
+    names: tuple[str, ...]  # for example "angle", "cell (2, 9)", "rows 0-7, columns 8-15"
+    masks: BoolArray  # [regions, *observation_shape]
+    layout: tuple[int, int]  # (rows, columns) of the regions for drawing; (1, regions) for features
+    kind: Literal["feature", "cell", "patch"]
     planes: int = 0
 
     def __len__(self) -> int:
@@ -129,20 +124,18 @@ def regions_in(environment: str | None, reward: RewardFunction) -> Regions | Non
         return None
 
 
-def object_names(environment: str | None) -> dict[str, int]:
-    """Return object codes by name for a grid world of ours; empty for other environments."""
-    return {} if environment is None else dict(_object_names(environment))
-
-
 @functools.lru_cache
-def _object_names(environment: str) -> tuple[tuple[str, int], ...]:
+def object_names(environment: str | None) -> Mapping[str, int]:
+    """Return object codes by name for a grid world of ours; empty for other environments."""
+    if environment is None:
+        return {}
     try:
         env = envs.make_env(environment)
     except (Fault, ImportError, SettingError, ValueError, gym.error.Error):
-        return ()
-    found = tuple(OBJECTS.items()) if isinstance(env.unwrapped, GridWorld) else ()
+        return {}
+    grid = isinstance(env.unwrapped, GridWorld)
     env.close()  # type: ignore[no-untyped-call]
-    return found
+    return OBJECTS if grid else {}
 
 
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -152,12 +145,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "MountainCar": ("position", "velocity"),
     "MountainCarContinuous": ("position", "velocity"),
     "Acrobot": (
-        "cos(angle 1)",
-        "sin(angle 1)",
-        "cos(angle 2)",
-        "sin(angle 2)",
-        "angular velocity 1",
-        "angular velocity 2",
+        *("cos(angle 1)", "sin(angle 1)", "cos(angle 2)", "sin(angle 2)"),
+        *("angular velocity 1", "angular velocity 2"),
     ),
 }
 """What the features of gymnasium's environments mean, by the id without namespace and version."""

@@ -22,17 +22,11 @@ PICTURES = ("films", "moves", "examples", "saliency", "integrated_gradients", "e
 
 @dataclass(frozen=True)
 class Report:
-    """A written report.
+    """A written report."""
 
-    Attributes:
-        page: path of ``report.html``.
-        screen: what the page shows first.
-        sections: the sections, in the order of the page.
-    """
-
-    page: Path
-    screen: Screen
-    sections: tuple[Section, ...]
+    page: Path  # of ``report.html``
+    screen: Screen  # what the page shows first
+    sections: tuple[Section, ...]  # in the order of the page
 
 
 def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:
@@ -46,12 +40,9 @@ def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Stu
 
 
 def write_report(study: Study[Subject], sections: Sequence[Section], about: dict[str, Any] | None = None) -> Report:
-    """Write the report to the study's folder.
+    """Write the report to the study's folder, of what `rlhf_ray.study.run_study` returned.
 
-    Args:
-        study: the study.
-        sections: what `rlhf_ray.study.run_study` returned.
-        about: what the page says about where reward and data come from.
+    ``about``: what the page says about where reward and data come from.
     """
     subject = study.subject
     facts: dict[str, Any] = {

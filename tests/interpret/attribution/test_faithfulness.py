@@ -7,8 +7,8 @@ from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
-from rlhf_ray.interpret.attribution.gradients import Saliency
-from rlhf_ray.interpret.attribution.occlusion import Occlusion
+from rlhf_ray.interpret.attribution.gradients import Slope
+from rlhf_ray.interpret.attribution.interventions import Occlusion
 from tests.interpret.agent.linear_world import LinearAgent, random_episodes
 
 
@@ -21,7 +21,7 @@ def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
     assert found["right"].faithful
     assert found["right"].areas["deletion"] > found["right"].areas["random_deletion"]
     assert not found["wrong"].faithful
-    of_frame = Saliency().attribute(question, moments)["frame"]
+    of_frame = Slope().attribute(question, moments)["frame"]
     frame = curves(question, moments, {"frame": of_frame}, np.random.default_rng(0), "frame")["frame"]
     assert frame.deletion[0] == 0
     assert frame.insertion[-1] == 0

@@ -9,16 +9,14 @@ import torch
 
 from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
 from rlhf_ray.interpret.attribution.checks import Judge
 from rlhf_ray.interpret.attribution.drawing import draw, largest
-from rlhf_ray.interpret.attribution.gradcam import last_convolutions
-from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
+from rlhf_ray.interpret.attribution.gradients import IntegratedGradients, last_convolutions
 from rlhf_ray.interpret.attribution.interventions import input_effects, part_effects
-from rlhf_ray.interpret.attribution.method import Method
+from rlhf_ray.interpret.attribution.question import Method
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps import attribution as section
@@ -28,7 +26,7 @@ from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationR
 from rlhf_ray.settings import RewardModelSettings
 from tests.interpret.agent import linear_world
 from tests.interpret.agent.linear_world import LinearAgent, network_agent, random_episodes
-from tests.interpret.contexts import run_step
+from tests.interpret.contexts import run_step, steps_of
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, CONTINUOUS = gym.spaces.Discrete(3), gym.spaces.Box(-2, 2, (2,), np.float32)
@@ -75,7 +73,7 @@ def steps_for(reward, n=40, seed=0):
     for space in spaces:
         space.seed(seed)
     before, actions, after = (np.stack([space.sample() for _ in range(n)]) for space in spaces)
-    return Transitions(before, actions, after, rng.random(n) < 0.3, rng.random(n), np.arange(n) // 8, np.arange(n) % 8)
+    return steps_of(before, after, actions=actions, ends=rng.random(n) < 0.3, rewards=rng.random(n), length=8)
 
 
 def question_for(reward):

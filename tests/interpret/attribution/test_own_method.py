@@ -14,7 +14,7 @@ from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps.attribution import STEP
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.attribution import known_methods, methods_key
-from rlhf_ray.interpret.attribution.method import Method
+from rlhf_ray.interpret.attribution.question import Method
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

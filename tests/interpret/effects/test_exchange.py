@@ -4,11 +4,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.association import associations, told_by
-from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, Order, StepPairs, levelled, nudged
+from rlhf_ray.interpret.effects.exchange import (
+    DIFFERENCE,
+    LEARNED,
+    TRUE,
+    Order,
+    StepPairs,
+    associations,
+    levelled,
+    nudged,
+    told_by,
+)
 from rlhf_ray.interpret.effects.parts import StepPart
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import steps_of
 
 SPACE, ACTIONS = gym.spaces.Box(-9, 9, (4,), np.float64), gym.spaces.Discrete(3)
 
@@ -16,10 +25,9 @@ SPACE, ACTIONS = gym.spaces.Box(-9, 9, (4,), np.float64), gym.spaces.Discrete(3)
 def steps(count=2000, length=20, seed=0):
     """Independent normal features, so that effects have closed forms."""
     rng = np.random.default_rng(seed)
-    number = np.arange(count)
     seen, after = rng.normal(size=(2, count, 4))
-    rest = (number % length == length - 1, seen[:, 0], number // length, number % length)
-    return Transitions(seen, rng.integers(0, 3, count), after, *rest)
+    ends, actions = np.arange(count) % length == length - 1, rng.integers(0, 3, count)
+    return steps_of(seen, after, actions=actions, rewards=seen[:, 0], ends=ends, length=length)
 
 
 def reward_of(function):
@@ -107,9 +115,8 @@ def test_a_constant_reward_has_no_order_to_lose():
 
 def test_noise_is_lost_by_a_hair_and_a_smooth_reward_is_not():
     for function, low, high in ((lambda o, a, p, d: np.sin(1e7 * o[:, 0]), 0.8, 1.2), (first, 0.0, 0.001)):
-        hair = StepPairs(reward_of(function), None, steps(), 2000, np.random.default_rng(1)).hair(
-            np.random.default_rng(2)
-        )
+        pairs = StepPairs(reward_of(function), None, steps(), 2000, np.random.default_rng(1))
+        hair = pairs.hair(np.random.default_rng(2))
         assert low <= hair.figures[LEARNED].mean <= high
 
 
@@ -141,9 +148,8 @@ def test_what_goes_with_it_is_the_correlation_ratio():
     assert abs(time[TRUE].mean) < 0.02
     levels, values = np.repeat(np.arange(4), 500), np.random.default_rng(0).normal(size=2000)
     assert abs(told_by(levels, values)) < 0.01
-    assert told_by(levels, levels + values) == pytest.approx(
-        1.25 / 2.25, abs=0.05
-    )  # variance of the levels beside the noise's
+    # The variance of the levels beside the noise's.
+    assert told_by(levels, levels + values) == pytest.approx(1.25 / 2.25, abs=0.05)
 
 
 def test_steps_outside_a_rewards_domain_are_left_out_and_counted():

@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks.planted_causes.environments import KEYS, RANDOM, played
 from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS
-from rlhf_ray.interpret.effects.worlds import object_codes, world_edits
+from rlhf_ray.interpret.effects.edits import object_codes, world_edits
 
 
 def test_every_edit_leaves_one_agent_and_changes_what_it_says():

@@ -4,29 +4,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.steps import by_time as section
 from rlhf_ray.interpret.reward.steps.by_time import change_points, events, rescaled
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import run_step, steps_of, why_not
 
 SPACE = gym.spaces.Box(-10, 10, (1,), np.float32)
 
 
 def episodes(rng, count=6, length=60, rewards=None, **columns):
     n = count * length
-    values = rng.normal(size=(n, 1)).astype(np.float32)
-    return Transitions(
-        values,
-        np.zeros(n, np.int64),
-        values,
-        np.arange(n) % length == length - 1,
-        np.zeros(n) if rewards is None else rewards,
-        np.repeat(np.arange(count), length),
-        np.tile(np.arange(length), count),
-        columns,
-    )
+    ends = np.arange(n) % length == length - 1
+    seen = rng.normal(size=(n, 1)).astype(np.float32)
+    return steps_of(seen, rewards=rewards, ends=ends, length=length, columns=columns)
 
 
 def test_change_points_are_exact():

@@ -4,7 +4,6 @@ import pytest
 from matplotlib.axes import Axes
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
@@ -12,7 +11,7 @@ from rlhf_ray.interpret.reward.steps import heatmap as section
 from rlhf_ray.interpret.reward.steps.heatmap import draw, measure, move_values, triangle
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, RewardFunction, TableReward
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import run_step, steps_of, why_not
 
 STAY, UP, RIGHT, DOWN, LEFT = range(5)
 
@@ -23,8 +22,7 @@ def _states(name: str) -> GridStates:
 
 
 def _subject(reward: RewardFunction, environment: str | None) -> Subject:
-    none = np.zeros(0)
-    return Subject(reward, Transitions(none, none, none, none.astype(bool), none, none, none), environment=environment)
+    return Subject(reward, steps_of(np.zeros(0)), environment=environment)
 
 
 def test_each_move_has_the_reward_of_where_it_leads() -> None:

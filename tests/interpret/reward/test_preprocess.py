@@ -14,18 +14,17 @@ import torch
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward.preprocess.certificate import equivalence_residual
+from rlhf_ray.interpret.reward.preprocess.certificate import equivalence_residual, tables_of
 from rlhf_ray.interpret.reward.preprocess.problem import Options, Problem
 from rlhf_ray.interpret.reward.preprocess.run import preprocess, sizes_of, write
 from rlhf_ray.interpret.reward.steps import preprocess as section
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
 from rlhf_ray.reward.functions.potentials import MLPPotential, TabularPotential
 from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import run_step, steps_of, why_not
 
 SPACE, CHOICES = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(3)
 
@@ -35,15 +34,8 @@ def walk(count: int = 600, length: int = 30, seed: int = 0, ends: bool = False) 
     rng = np.random.default_rng(seed)
     paths = np.cumsum(0.1 * rng.normal(size=(count // length, length + 1, 2)), 1).astype(np.float32)
     ended = np.tile(np.arange(length) == length - 1, count // length) & ends
-    return Transitions(
-        paths[:, :-1].reshape(-1, 2),
-        rng.integers(3, size=count),
-        paths[:, 1:].reshape(-1, 2),
-        ended,
-        np.zeros(count),
-        np.arange(count) // length,
-        np.arange(count) % length,
-    )
+    before, after = paths[:, :-1].reshape(-1, 2), paths[:, 1:].reshape(-1, 2)
+    return steps_of(before, after, actions=rng.integers(3, size=count), ends=ended, length=length)
 
 
 def event(o, a, s, d):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import Maps, contributions, make_methods, methods_key
 from rlhf_ray.interpret.attribution.checks import Judge, Judged
 from rlhf_ray.interpret.attribution.drawing import draw
-from rlhf_ray.interpret.attribution.interventions import input_effects
-from rlhf_ray.interpret.attribution.occlusion import Occlusion
+from rlhf_ray.interpret.attribution.interventions import Occlusion, input_effects
 from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.figures import DRAWN, values_of
@@ -47,67 +45,31 @@ its share of the gradient."""
 
 @dataclass(frozen=True)
 class GradientTrust:
-    """The gradient beside interventions.
+    """The gradient beside interventions: shares that each step's most important part has, means over steps."""
 
-    Attributes:
-        ablation: share of all effects that each step's most important part has, mean over steps.
-        gradient: that part's share of the gradient.
-    """
-
-    ablation: float
-    gradient: float
-
-    @property
-    def distrusted(self) -> bool:
-        """Whether the gradient misses the most important part."""
-        return self.ablation >= SHARE and self.ablation >= TIMES * self.gradient
+    ablation: float  # of all effects
+    gradient: float  # of the gradient
 
     def check(self) -> Check:
-        """Return the check of the gradient."""
+        """Return the check whether the gradient misses the most important part."""
+        trusted = self.ablation < SHARE or self.ablation < TIMES * self.gradient
         bound = f"≥ {self.ablation / TIMES:.2f}" if self.ablation >= SHARE else ""
-        remedy = "The gradient misses the most important part: look at the interventions." if self.distrusted else ""
-        return Check(
-            "the most important part's share of the gradient",
-            not self.distrusted,
-            self.gradient,
-            None,
-            None,
-            bound,
-            remedy,
-        )
-
-
-@dataclass(frozen=True)
-class MethodFigures:
-    """A method: why its maps are crossed out, None if they are not; its infidelity; its checks by name."""
-
-    crossed_out: str | None
-    infidelity: float
-    checks: dict[str, dict[str, Any]]
-    judged: Judged = field(metadata=DRAWN)
+        remedy = "" if trusted else "The gradient misses the most important part: look at the interventions."
+        name = "the most important part's share of the gradient"
+        return Check(name, trusted, self.gradient, bound=bound, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class AttributionFigures:
-    """What the step finds.
+    """What the step finds."""
 
-    Attributes:
-        spread: standard deviation of the reward; 0 if it is constant.
-        inputs: mean change of the reward when a whole input is exchanged, in standard deviations.
-        parts: mean change when one part is exchanged, in units of the reward.
-        gradient_against_intervention: None without a gradient or an effect.
-        steps: numbers of the steps that are drawn.
-        methods: by name.
-        missing: why methods do not apply, by title.
-    """
-
-    spread: float
-    inputs: dict[str, float] = field(default_factory=dict)
-    parts: dict[str, float] = field(default_factory=dict)
-    gradient_against_intervention: GradientTrust | None = None
-    steps: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    methods: dict[str, MethodFigures] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict, metadata=DRAWN)
+    spread: float  # standard deviation of the reward
+    inputs: dict[str, float]  # mean change of the reward when a whole input is exchanged, in standard deviations
+    parts: dict[str, float]  # mean change when one part is exchanged, in units of the reward
+    gradient_against_intervention: GradientTrust | None  # None without a gradient or an effect
+    steps: IntArray  # those that are drawn
+    methods: dict[str, Judged]
+    missing: dict[str, str] = field(metadata=DRAWN)  # why methods do not apply, by title
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -124,9 +86,8 @@ def run(context: StepContext[Subject]) -> Section:
     drawn, captions = informative(question, subject.data)
     figures = measure(subject, question, drawn, rng)
     pictures = list(_pictures(question, subject.data[drawn], captions, figures))
-    return Section(
-        "attribution", TITLE, list(_checks(figures)), (), list(_tables(figures)), pictures, (), values_of(figures)
-    )
+    checks, tables = list(_checks(figures)), list(_tables(figures))
+    return Section("attribution", TITLE, checks, (), tables, pictures, (), values_of(figures))
 
 
 def measure(
@@ -147,14 +108,9 @@ def measure(
         dict(zip(question.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
         trust,
         drawn,
-        {name: _method(judgement) for name, judgement in judged.items()},
+        judged,
         {methods[name].title: reason for name, reason in why.items() if reason},
     )
-
-
-def _method(judged: Judged) -> MethodFigures:
-    checks = {check.name: {"value": check.value, "passed": check.passed} for check in judged.checks}
-    return MethodFigures(judged.crossed_out, judged.infidelity, checks, judged)
 
 
 def informative(question: RewardQuestion, data: Transitions) -> tuple[IntArray, list[str]]:
@@ -211,9 +167,9 @@ def _judged(question: RewardQuestion, data: Transitions, count: int, rng: np.ran
 
 
 def _checks(figures: AttributionFigures) -> Iterator[Check]:
-    for figure in figures.methods.values():
-        for check in figure.judged.checks:
-            yield replace(check, name=f"{figure.judged.method.title}: {check.name}")
+    for judged in figures.methods.values():
+        for check in judged.checks:
+            yield replace(check, name=f"{judged.method.title}: {check.name}")
     if figures.gradient_against_intervention is not None:
         yield figures.gradient_against_intervention.check()
 
@@ -221,35 +177,31 @@ def _checks(figures: AttributionFigures) -> Iterator[Check]:
 def _tables(figures: AttributionFigures) -> Iterator[Table]:
     names = ("completeness", "untrained network", "permuted labels", "agreement with interventions")
     rows = []
-    for figure in figures.methods.values():
-        cells = [_cell(figure.checks.get(name)) for name in names]
-        verdict = "crossed out" if figure.crossed_out else "passed"
-        rows.append([figure.judged.method.title, *cells, f"{figure.infidelity:.2f}", verdict])
+    for judged in figures.methods.values():
+        checks = {check.name: check for check in judged.checks}
+        verdict = "crossed out" if judged.crossed_out else "passed"
+        cells = [_cell(checks.get(name)) for name in names]
+        rows.append([judged.method.title, *cells, f"{judged.infidelity:.2f}", verdict])
     caption = "Attribution methods and their checks. Infidelity: 0 as interventions say, 1 no better than an empty map."
     missing = [[title, *[""] * 5, why] for title, why in figures.missing.items()]
     yield Table(["method", *names, "infidelity", "result"], rows + missing, caption)
     inputs = [[RewardQuestion.words[name], effect] for name, effect in figures.inputs.items()]
-    yield Table(
-        ["input", "change"],
-        inputs,
-        "Mean change of the reward when a whole input is exchanged, in standard deviations.",
-    )
+    caption = "Mean change of the reward when a whole input is exchanged, in standard deviations."
+    yield Table(["input", "change"], inputs, caption)
 
 
-def _cell(check: dict[str, Any] | None) -> str:
-    if check is None or check["value"] is None:
-        return "–"
-    return f"{check['value']:.2f}" + ("" if check["passed"] else " ✗")
+def _cell(check: Check | None) -> str:
+    return "–" if check is None or check.value is None else f"{check.value:.2f}" + ("" if check.passed else " ✗")
 
 
 def _pictures(
     question: RewardQuestion, shown: Transitions, captions: list[str], figures: AttributionFigures
 ) -> Iterator[Picture]:
-    for figure in figures.methods.values():
-        method = figure.judged.method
+    for judged in figures.methods.values():
+        method, crossed_out = judged.method, judged.crossed_out
         maps = contributions(method, question, shown)
-        image = draw(question, shown, captions, maps, method.signed, figure.crossed_out)
-        yield Picture(method.name, image, f"{method.title}. All pictures of it have one scale.", figure.crossed_out)
+        image = draw(question, shown, captions, maps, method.signed, crossed_out)
+        yield Picture(method.name, image, f"{method.title}. All pictures of it have one scale.", crossed_out)
 
 
 STEP = Step("attribution", TITLE, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))

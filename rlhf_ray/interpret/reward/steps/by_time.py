@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,19 +36,6 @@ COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
 MARKERS = "v^sDoPX"
 
 
-@dataclass(frozen=True)
-class ByTime:
-    """What the step finds.
-
-    Attributes:
-        lags: correlation with the true reward of the step ``lag`` steps before; empty if that is unknown.
-        events: steps of each event, and the reward there less that elsewhere, in standard deviations.
-    """
-
-    lags: dict[str, MeanEstimate]
-    events: dict[str, tuple[int, MeanEstimate]]
-
-
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no trajectories to look at; None otherwise."""
     data = context.subject.data
@@ -61,28 +47,15 @@ def why_not(context: StepContext[Subject]) -> str | None:
 
 def run(context: StepContext[Subject]) -> Section:
     """Plot the reward along episodes, compare it at events and elsewhere, and correlate it at lags."""
-    subject = context.subject
-    rewards, happens = subject.scaled.of(subject.data), events(subject.data)
+    data = context.subject.data
+    rewards, happens = context.subject.scaled.of(data), events(data)
     if constant(rewards):
         return Section("by_time", TITLE, skipped="The reward is the same at every step.")
-    figures = measure(rewards, happens, subject.data)
-    pictures = [_picture(subject.data, rewards, happens)]
-    return Section("by_time", TITLE, (), (), list(_tables(figures)), pictures, (), values_of(figures))
-
-
-def measure(rewards: FloatArray, happens: dict[str, BoolArray], data: Transitions) -> ByTime:
-    """Compute the figures.
-
-    Args:
-        rewards: ``[n]``.
-        happens: where each event is, ``[n]``.
-        data: the steps.
-    """
     at_events = {name: (int(there.sum()), _at_event(rewards, there, data.episodes)) for name, there in happens.items()}
-    true = data.rewards
-    if not np.isfinite(true).all() or constant(true):
-        return ByTime({}, at_events)
-    return ByTime({f"{lag:+d}": at_lag(rewards, true, data, lag) for lag in LAGS}, at_events)
+    known = np.isfinite(data.rewards).all() and not constant(data.rewards)
+    lags = {f"{lag:+d}": at_lag(rewards, data.rewards, data, lag) for lag in (LAGS if known else ())}
+    values, pictures = values_of({"lags": lags, "events": at_events}), [_picture(data, rewards, happens)]
+    return Section("by_time", TITLE, (), (), list(_tables(lags, at_events)), pictures, (), values)
 
 
 def at_lag(rewards: FloatArray, true: FloatArray, data: Transitions, lag: int) -> MeanEstimate:
@@ -106,22 +79,18 @@ def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray) -> Mean
     return jackknife_rows(difference, episodes)
 
 
-def _tables(figures: ByTime) -> Iterator[Table]:
-    if figures.lags:
-        rows = [[f"{lag} steps", *_ends(each)] for lag, each in figures.lags.items()]
+def _tables(lags: Mapping[str, MeanEstimate], at_events: Mapping[str, tuple[int, MeanEstimate]]) -> Iterator[Table]:
+    if lags:
+        rows = [[f"{lag} steps", each.mean, each.low, each.high] for lag, each in lags.items()]
         caption = (
             "Correlation with the true reward of other steps: +1 is the step before, which a reward that comes late follows. "
             "Where true rewards of neighbouring steps are alike, so are these."
         )
         yield Table(["late by", "correlation", "95 % from", "to"], rows, caption)
-    if figures.events:
-        rows = [[name, steps, *_ends(each)] for name, (steps, each) in figures.events.items()]
+    if at_events:
+        rows = [[name, steps, each.mean, each.low, each.high] for name, (steps, each) in at_events.items()]
         caption = "The reward at events, less that elsewhere, in standard deviations."
         yield Table(["event", "steps", "difference", "95 % from", "to"], rows, caption)
-
-
-def _ends(each: MeanEstimate) -> tuple[float, float | None, float | None]:
-    return each.mean, each.low, each.high
 
 
 def _picture(data: Transitions, rewards: FloatArray, happens: dict[str, BoolArray]) -> Picture:
@@ -213,13 +182,9 @@ def draw(
     episodes: Sequence[int],
     marks: Mapping[str, BoolArray],
 ) -> bytes:
-    """Draw rewards along episodes as a PNG: one row per episode, one column per entry of ``columns``.
+    """Draw rewards along episodes as a PNG: one row per episode, one column per entry of ``columns``, its curves by name.
 
-    Args:
-        data: the steps.
-        columns: the curves of each column by name, ``[n]`` each; the first one's change points are drawn as its mean between them.
-        episodes: the episodes to show.
-        marks: events, drawn below the curves.
+    The first curve's change points are drawn as its mean between them, events as marks below the curves.
     """
     width, height = 5.2 * len(columns), 1.9 * len(episodes) + 0.6
     figure = Figure(figsize=(width, height))

@@ -39,13 +39,13 @@ def run(context: StepContext[Subject]) -> Section:
         pictured = [(row.type, row.action, row.mean, row.deviation, row.pictures) for row in found]
         columns = ["type", "action", "mean reward", "standard deviation", "pictures"]
         return Section("counterfactuals", TITLE, (), (), [Table(columns, pictured, "Rewards of the pictures.")])
-    grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
+    grid = subject.grid
     cases = read_edits(subject.edits, object_names(subject.environment))
     rng = subject.rng("counterfactuals")
     outcomes = evaluate(subject.reward, subject.data, cases, rng, grid=grid, truth=subject.true_reward)
     rows = []
     for one in outcomes:
-        rewards = (_known(one, value) for value in (one.before, one.given, one.deviation))
+        rewards = (one.before, one.given, one.deviation) if one.steps else (None, None, None)
         rows.append((one.case.name, one.steps, one.expected, *rewards))
     columns = ["case", "steps", "expected", "before", "given", "standard deviation"]
     caption = "Mean rewards of steps that the edits change. Expected: yours, or the true reward's, whose scale may be another one."
@@ -56,12 +56,8 @@ def run(context: StepContext[Subject]) -> Section:
     return Section("counterfactuals", TITLE, (), (), [Table(columns, rows, caption)], pictures, (), values)
 
 
-def _known(one: CaseOutcome, value: float) -> float | None:
-    return value if one.steps else None
-
-
 def _image(cases: Sequence[CaseOutcome], grid: tuple[int, int] | None) -> bytes | None:
-    shown = [case for case in cases if case.edited][:DRAWN_CASES]
+    shown = [case for case in cases if case.steps and case.case.edits][:DRAWN_CASES]
     if not shown or (grid is None and shown[0].after_steps.observations.ndim != 4):
         return None
     columns = min(4, len(shown))
@@ -72,9 +68,8 @@ def _image(cases: Sequence[CaseOutcome], grid: tuple[int, int] | None) -> bytes 
     for number, case in enumerate(shown):
         row, column = divmod(number, columns)
         pair, after = axes[row, 2 * column : 2 * column + 2], case.after_steps
-        for place, observations, when in zip(
-            pair, (after.observations, after.next_observations), ("state", "next state"), strict=True
-        ):
+        both = {"state": after.observations, "next state": after.next_observations}
+        for place, (when, observations) in zip(pair, both.items(), strict=True):
             draw_observation(place, observations[0], grid, largest)
             place.set_xlabel(when, fontsize=7)
         name = case.case.name if len(case.case.name) <= 34 else f"{case.case.name[:33]}…"
@@ -84,10 +79,4 @@ def _image(cases: Sequence[CaseOutcome], grid: tuple[int, int] | None) -> bytes 
     return png(figure)
 
 
-STEP = Step(
-    "counterfactuals",
-    TITLE,
-    run,
-    why_not=why_not,
-    options=lambda subject: "" if subject.edits is None else str(subject.edits),
-)
+STEP = Step("counterfactuals", TITLE, run, why_not=why_not, options=lambda subject: str(subject.edits or ""))

@@ -45,22 +45,11 @@ _CIRCLE = 0.19 * np.stack([np.cos(_TURN), np.sin(_TURN)], 1)
 
 @dataclass(frozen=True)
 class MoveValues:
-    """The reward of each move in a grid world.
+    """The reward of each move in a grid world: float64 ``[S, A]``; NaN where a move is not valid (see `valid_moves`)."""
 
-    Attributes:
-        name: short name of the reward.
-        states: the states.
-        values: ``[S, A]`` float64; NaN where a move is not valid: it leads against a wall, or the episode is over.
-    """
-
-    name: str
+    name: str  # short name of the reward
     states: GridStates
     values: FloatArray
-
-    @property
-    def valid(self) -> BoolArray:
-        """Which moves are valid, ``[S, A]``."""
-        return valid_moves(self.states)
 
 
 @dataclass(frozen=True)
@@ -93,7 +82,7 @@ def run(context: StepContext[Subject]) -> Section:
         move_values(context.subject.truth or env.ground_truth(), states, "true reward"),
     ]
     figures = measure(panels)
-    order = np.argsort(-panels[0].values[panels[0].valid], kind="stable")
+    order = np.argsort(-panels[0].values[valid_moves(states)], kind="stable")
     best_and_worst = [figures.moves[i] for i in (*order[:SHOWN], *order[SHOWN:][-SHOWN:])]
     rows = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in best_and_worst]
     correlation = figures.correlation
@@ -116,12 +105,7 @@ def valid_moves(states: GridStates) -> BoolArray:
 
 
 def move_values(reward: RewardFunction, states: GridStates, name: str) -> MoveValues:
-    """Compute the reward of each move.
-
-    Args:
-        reward: any reward function whose observations are those of ``states``.
-        states: from the environment's ``grid_states()``.
-        name: of the panel.
+    """Compute the reward of each move; ``states`` are from the environment's ``grid_states()``, ``name`` is the panel's.
 
     Raises:
         SettingError: the reward takes other observations.
@@ -142,7 +126,7 @@ def move_values(reward: RewardFunction, states: GridStates, name: str) -> MoveVa
 
 def measure(panels: Sequence[MoveValues]) -> Moves:
     """Compute the figures of a reward and the true one: for each valid move layer, row, column, move, and both values."""
-    states, valid = panels[0].states, panels[0].valid
+    states, valid = panels[0].states, valid_moves(panels[0].states)
     moves = [
         [
             states.layers[states.layer[state]],
@@ -153,7 +137,7 @@ def measure(panels: Sequence[MoveValues]) -> Moves:
         ]
         for state, action in np.argwhere(valid)
     ]
-    given, true = (panel.values[panel.valid] for panel in panels)
+    given, true = (panel.values[valid] for panel in panels)
     correlation = None if constant(given) or constant(true) else pearson(given, true)
     return Moves(["layer", "row", "column", "move", *(panel.name for panel in panels)], moves, correlation)
 

@@ -44,10 +44,7 @@ def run(context: StepContext[Subject]) -> Section:
     columns = ["objective", "before", "after", "non-zero before", "non-zero after", "above the best", "solver"]
     images = before_and_after(sparse.reward, sparse.problem)
     pictures = [Picture(name, image, CAPTIONS[name]) for name, image in images.items()]
-    checks, table = (
-        [_check(one) for one in figures.values()],
-        Table(columns, list(map(_row, figures.values())), caption),
-    )
+    checks, table = list(map(_check, figures.values())), Table(columns, list(map(_row, figures.values())), caption)
     return Section("preprocess", TITLE, checks, (), [table], pictures, (), values_of(figures))
 
 
