@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import EnsembleReward
+from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import StepContext
 
@@ -58,3 +62,10 @@ def steps_of(seen, after=None, *, actions=None, rewards=None, ends=None, length=
         at % length,
         columns or {},
     )
+
+
+def ensemble_of(space, actions, **settings) -> EnsembleReward:
+    """An untrained reward model; of two members that see the next state, unless ``settings`` say otherwise."""
+    torch.manual_seed(0)
+    settings = {"use_next_state": True, "ensemble_size": 2} | settings
+    return EnsembleReward(RewardEnsemble(space, actions, RewardModelSettings(**settings)))

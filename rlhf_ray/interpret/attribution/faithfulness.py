@@ -24,19 +24,12 @@ LEVELS = 8
 
 @dataclass(frozen=True)
 class Curves:
-    """How far an output moves as parts are deleted, the most important first, or inserted.
+    """How far an output moves as parts are deleted, the most important first, or inserted: mean absolute distances from it."""
 
-    Attributes:
-        shares: of the parts that are changed, ``[levels]``, from 0 to 1.
-        deletion: mean absolute change when these parts get their typical values, ``[levels]``.
-        insertion: mean absolute distance from the output when only these parts are there, ``[levels]``.
-        random_deletion, random_insertion: the same in random orders, ``[orders, levels]``.
-    """
-
-    shares: FloatArray
-    deletion: FloatArray
-    insertion: FloatArray
-    random_deletion: FloatArray
+    shares: FloatArray  # of the parts that are changed, [levels], from 0 to 1
+    deletion: FloatArray  # when these parts get their typical values, [levels]
+    insertion: FloatArray  # when only these parts are there, [levels]
+    random_deletion: FloatArray  # the same in random orders, [orders, levels]
     random_insertion: FloatArray
 
     def _areas(self, name: str) -> FloatArray:
@@ -78,17 +71,9 @@ def curves(
     name: str,
     orders: int = ORDERS,
 ) -> dict[str, Curves]:
-    """Delete and insert parts of an input in the order of maps' absolute sums, and in random orders, the same for all maps.
+    """Delete and insert parts of the input ``name`` in the order of maps' absolute sums, and in random orders, the same for all.
 
-    Deleted parts get their typical values.
-
-    Args:
-        question: whose input it is.
-        moments: ``n`` moments.
-        maps: maps of the input by method, ``[n, …]`` each.
-        rng: draws the random orders.
-        name: the input.
-        orders: number of random orders.
+    Deleted parts get their typical values. ``maps`` are those of the input by method, ``[n, …]`` each.
     """
     actual, before = question.arrays(moments)[name], question.values(moments)
     masks = question.parts(name)[1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,13 +187,12 @@ def last_convolutions(question: Question) -> list[nn.Module]:
     """Return the convolutions whose output no other convolution sees: one per member."""
     layers = [layer for layer in question.layers().values() if isinstance(layer, nn.Conv2d)]
     outputs: dict[nn.Module, Tensor] = {}
-    hooks = [layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output})) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hook = layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output}))
+            hooks.enter_context(hook)
         one = question.background[:1]
         question.ask(one, {name: values.requires_grad_() for name, values in question.inputs(one).items()})
-    finally:
-        for hook in hooks:
-            hook.remove()
     seen: set[nn.Module] = set()
     for layer, output in outputs.items():
         others = [other for other in outputs if other is not layer]

@@ -255,34 +255,32 @@ def check(
     kind = "grid" if grid is not None else "image" if len(shape) == 3 else "vector"
     size = int(np.prod(shape))
     for edit in edits:
-        name = type(edit).__name__.lower()
-        where = f"Case {case!r}: {{}} of {name!r} is {{}}".format
+        name, says = type(edit).__name__.lower(), ""
         if edit.on != kind:
             raise SettingError(
                 f"Case {case!r} has the edit {name!r}, which is for {edit.on}s; these observations are {kind}s."
             )
-        for field_, value in vars(edit).items():
-            place = field_ in ("at", "to", "feature") and edit.on != "image" and value is not None
+        for key, value in vars(edit).items():
+            place = key in ("at", "to", "feature") and edit.on != "image" and value is not None
             if place and not all(0 <= each < size for each in np.ravel(value)):
-                raise SettingError(f"{where(field_, value)}; it must be from 0 to {size - 1}.")
-            if field_ in ("rows", "columns") and not 0 <= value[0] < value[1] <= shape[field_ == "columns"]:
-                box = f"it must be [first, one past the last] within 0 to {shape[field_ == 'columns']}"
-                raise SettingError(f"{where(field_, list(value))}; {box}.")
-            if field_ in ("value", "object", "first", "second") and not fits(value, dtype):
+                says = f"it must be from 0 to {size - 1}"
+            elif key in ("rows", "columns") and not 0 <= value[0] < value[1] <= shape[key == "columns"]:
+                says = f"it must be [first, one past the last] within 0 to {shape[key == 'columns']}"
+            elif key in ("value", "object", "first", "second") and not held(value, dtype):
+                says = f"the observations are {dtype}, which can't hold it"
+            elif isinstance(edit, Fill) and key == "value" and len(edit.value) not in (1, shape[-1]):
+                says = f"it must have 1 or {shape[-1]} numbers"
+            if says:
                 shown = list(value) if isinstance(value, tuple) else value
-                raise SettingError(f"{where(field_, shown)}; the observations are {dtype}, which can't hold it.")
-        if isinstance(edit, Fill) and len(edit.value) not in (1, shape[-1]):
-            raise SettingError(
-                f"Case {case!r}: value of 'fill' has {len(edit.value)} numbers; it must have 1 or {shape[-1]}."
-            )
+                raise SettingError(f"Case {case!r}: {key} of {name!r} is {shown}; {says}.")
 
 
-def fits(values: Any, dtype: np.dtype[Any]) -> bool:
+def held(values: Any, dtype: np.dtype[Any]) -> bool:
     """Return whether ``dtype`` holds ``values``: integers exactly, floats as finite numbers."""
     wanted = np.asarray(values, np.float64)
     with np.errstate(all="ignore"):
-        held = wanted.astype(dtype)
-    return bool(np.isfinite(held).all() if dtype.kind == "f" else (held.astype(np.float64) == wanted).all())
+        kept = wanted.astype(dtype)
+    return bool(np.isfinite(kept).all() if dtype.kind == "f" else (kept.astype(np.float64) == wanted).all())
 
 
 def edit_from_json(value: Any, where: str, objects: Mapping[str, int]) -> Edit:
@@ -319,12 +317,12 @@ def validated(kind: type[T], fields: Mapping[str, Any], where: str) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
-        said = {}
+        said = []
         for each in error.errors():
             name, *deeper = each["loc"]  # with the places in lists, and the kinds that were tried
             place = ".".join([str(name), *(str(part) for part in deeper if isinstance(part, int))])
-            said[f"{place}: {each['msg']}"] = None
-        raise SettingError(f"{where} has wrong fields. {'; '.join(said)}.") from error
+            said.append(f"{place}: {each['msg']}")
+        raise SettingError(f"{where} has wrong fields. {'; '.join(dict.fromkeys(said))}.") from error
 
 
 def object_codes(data: Transitions) -> list[float]:

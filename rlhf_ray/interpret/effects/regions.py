@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray import envs
-from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names, names_in, planes_in, take_names
@@ -28,27 +28,22 @@ PATCHES = 8
 class Regions:
     """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches.
 
-    The last ``planes`` of them are whole channels: numbers beside the images of a Dict, outside of the layout.
+    Attributes:
+        names: one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``.
+        masks: ``[regions, *observation_shape]`` bool.
+        layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
+        kind: "feature", "cell" or "patch".
+        planes: number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout.
     """
 
-    names: tuple[str, ...]  # for example "angle", "cell (2, 9)", "rows 0-7, columns 8-15"
-    masks: BoolArray  # [regions, *observation_shape]
-    layout: tuple[int, int]  # (rows, columns) of the regions for drawing; (1, regions) for features
+    names: tuple[str, ...]
+    masks: BoolArray
+    layout: tuple[int, int]
     kind: Literal["feature", "cell", "patch"]
     planes: int = 0
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def sums(self, values: Array) -> Array:
-        """Sum ``values`` ``[n, *observation_shape]`` within each region: ``[n, regions]``."""
-        flat = values.reshape(len(values), -1)
-        sums: Array = flat @ self.masks.reshape(len(self), -1).T.astype(flat.dtype)
-        return sums
-
-    def join(self, which: Sequence[int]) -> BoolArray:
-        """Return the union of some regions, a mask ``[*observation_shape]``."""
-        return np.asarray(self.masks[list(which)].any(0))
 
 
 def regions_of(

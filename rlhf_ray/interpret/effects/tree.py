@@ -66,8 +66,7 @@ def difference_tree(
     tree = DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=least, random_state=0)
     tree.fit(values[grown], apart[grown])
     rest, actual = values[~grown], apart[~grown]
-    spread = float(((actual - actual.mean()) ** 2).mean())
-    explained = 1 - float(((actual - tree.predict(rest)) ** 2).mean()) / spread if spread > 0 else math.nan
+    explained = float(tree.score(rest, actual)) if actual.var() > 0 else math.nan
     at = tree.apply(rest)
     leaves = [_leaf(tree.tree_, int(leaf), list(columns), at, actual, data.episodes[~grown]) for leaf in np.unique(at)]
     return DifferenceTree(sorted(leaves, key=lambda leaf: -abs(leaf.difference.mean) * leaf.share**0.5), explained)
@@ -102,10 +101,9 @@ def columns_of(data: Transitions, regions: Regions | None, space: Any) -> dict[s
     found: dict[str, FloatArray] = {}
     before, after = (np.asarray(each, np.float64) for each in (data.observations, data.next_observations))
     if regions is not None and len(regions) <= CELLS:
-        sizes = np.maximum(regions.masks.reshape(len(regions), -1).sum(1), 1)
-        for name, late, early in zip(
-            regions.names, (regions.sums(after) / sizes).T, (regions.sums(before) / sizes).T, strict=True
-        ):
+        masks = regions.masks.reshape(len(regions), -1).astype(np.float64)
+        means = [of.reshape(len(of), -1) @ masks.T / np.maximum(masks.sum(1), 1) for of in (after, before)]
+        for name, late, early in zip(regions.names, means[0].T, means[1].T, strict=True):
             found[f"{name} after the step"], found[name] = late, early
     elif regions is None:
         found |= {"the state after the step": after.reshape(len(data)), "the state": before.reshape(len(data))}

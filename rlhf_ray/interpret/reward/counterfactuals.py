@@ -56,11 +56,6 @@ class CaseOutcome:
     before: float  # mean reward of the same steps before the edits
     after_steps: Transitions  # the first few of these steps after the edits, for drawing
 
-    @property
-    def error(self) -> float | None:
-        """``given - expected``; None if either is unknown."""
-        return None if self.expected is None or not self.steps else self.given - self.expected
-
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         case = {"name": self.case.name, "edits": [str(edit) for edit in self.case.edits], "on": self.case.on}
@@ -157,17 +152,6 @@ def read_edits(path: Path | str, objects: Mapping[str, int] | None = None) -> li
     return cases
 
 
-@dataclass(frozen=True)
-class FolderRow:
-    """Reward of the pictures of one type with one action: mean, standard deviation and number."""
-
-    type: str
-    action: str
-    mean: float
-    deviation: float
-    pictures: int
-
-
 def check_edits(
     path: Path, reward: RewardFunction, objects: Mapping[str, int] | None = None, grid: tuple[int, int] | None = None
 ) -> None:
@@ -186,17 +170,20 @@ def check_edits(
         check(case.edits, space.shape or (), np.dtype(space.dtype), grid, case.name)
 
 
-def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRow]:
+def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[tuple[str, str, float, float, int]]:
     """Compute the reward of hand-edited PNGs (see `read_folder`) for each action (the middle of a continuous one's range).
+
+    Returns:
+        Of each type and action: their names, the mean reward, its standard deviation, and the number of pictures.
 
     Raises:
         SettingError: there are no such pictures, or one does not fit the reward's observations.
     """
-    rows: list[FolderRow] = []
+    rows = []
     for kind, before, after in read_folder(reward, folder):
         for name, action in _actions(reward.action_space):
             given = reward(before, np.stack([action] * len(before)), after, np.zeros(len(before), bool))
-            rows.append(FolderRow(kind, name, float(given.mean()), float(given.std()), len(before)))
+            rows.append((kind, name, float(given.mean()), float(given.std()), len(before)))
     return rows
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
@@ -46,18 +47,18 @@ class Layer:
         """Arrange the layer's own output as ``[n, *shape]``."""
         return output.movedim(self.axis, 0).reshape(output.shape[self.axis], *self.shape)
 
-    def run(self, reward: RewardFunction, arguments: Arguments) -> tuple[Tensor, Tensor]:
-        """Compute rewards ``[n]`` and this layer's activations ``[n, *shape]`` in one pass, with gradients."""
+    def run(self, reward: RewardFunction, arguments: Arguments) -> Tensor:
+        """Compute this layer's activations ``[n, *shape]``, with gradients."""
         seen: list[Tensor] = []
         with hooked(reward.layers()[self.name], seen.append):
-            rewards = reward.forward(*arguments)
-        return rewards, self.arrange(seen[-1])
+            reward.forward(*arguments)
+        return self.arrange(seen[-1])
 
     def activations(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute the activations of ``steps``, ``[n, *shape]`` float32."""
         with torch.no_grad():
             rows = passes(len(steps), reward.observation_space, CHUNK)
-            parts = [self.run(reward, reward.tensors(steps[part]))[1].float() for part in rows]
+            parts = [self.run(reward, reward.tensors(steps[part])).float() for part in rows]
         return np.asarray(torch.cat(parts).numpy())
 
     def attributions(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
@@ -79,14 +80,9 @@ class Layer:
         return np.concatenate(parts)
 
 
-@contextmanager
-def hooked(module: nn.Module, see: Callable[[Any], Tensor | None]) -> Iterator[None]:
-    """Call ``see`` with each output of ``module``; what it returns, if anything, replaces the output."""
-    handle = module.register_forward_hook(lambda _module, _inputs, output: see(output))
-    try:
-        yield
-    finally:
-        handle.remove()
+def hooked(module: nn.Module, see: Callable[[Any], Tensor | None]) -> RemovableHandle:
+    """Call ``see`` with each output of ``module``, in a ``with``; what it returns, if anything, replaces the output."""
+    return module.register_forward_hook(lambda _module, _inputs, output: see(output))
 
 
 def layers_of(reward: RewardFunction) -> dict[str, Layer]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
@@ -22,19 +23,27 @@ PICTURES = ("films", "moves", "examples", "saliency", "integrated_gradients", "e
 
 @dataclass(frozen=True)
 class Report:
-    """A written report."""
+    """A written report.
 
-    page: Path  # of ``report.html``
-    screen: Screen  # what the page shows first
-    sections: tuple[Section, ...]  # in the order of the page
+    Attributes:
+        page: path of ``report.html``.
+        screen: what the page shows first.
+        sections: the sections, in the order of the page.
+    """
+
+    page: Path
+    screen: Screen
+    sections: tuple[Section, ...]
 
 
 def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:
     """Return the study of a reward. ``own``: ``module:Name`` of the user's own steps.
 
     Raises:
-        SettingError: the rewards differ by less than their numbers can tell.
+        SettingError: there are fewer than two steps, or the rewards differ by less than their numbers can tell.
     """
+    if len(subject.data) < 2:
+        raise SettingError(f"The data have {len(subject.data)} steps; a report needs at least 2.")
     check_digits(subject.reward, subject.data)
     return Study(subject, CATALOGUE, folder, tuple(own))
 

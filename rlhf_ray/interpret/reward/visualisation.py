@@ -50,7 +50,7 @@ class Objective:
         """Compute the value with gradients, ``[n]``."""
         if self.layer is None or self.direction is None:
             return reward.forward(*arguments)
-        activations = self.layer.run(reward, arguments)[1]
+        activations = self.layer.run(reward, arguments)
         direction = torch.as_tensor(self.direction, dtype=activations.dtype)
         return activations.flatten(2).mean(2) @ direction if activations.dim() > 2 else activations @ direction
 

@@ -62,21 +62,6 @@ def reward():
 
 
 @pytest.mark.slow
-def test_it_stands_in_the_report_about_a_reward_with_its_checks(own, reward, tmp_path):
-    subject = Subject(
-        reward, steps_for(reward, 200), effort=0.5, methods=("their_methods:Deviation", "occlusion_typical")
-    )
-    report = report_reward(subject, tmp_path / "report", ["attribution"])
-    [section] = report.sections
-    assert list(section.values["methods"]) == ["Deviation", "occlusion_typical"]
-    mine, theirs = section.values["methods"].values()
-    assert mine["checks"] == theirs["checks"]  # it computes the same
-    assert mine["checks"]["agreement with interventions"]["value"] > 0.4
-    assert {picture.name for picture in section.pictures} == {"Deviation", "occlusion_typical"}
-    assert "Deviation" in report.page.read_text()
-
-
-@pytest.mark.slow
 def test_it_stands_in_the_report_about_an_agent_with_its_deletion_curve(own, tmp_path):
     batch = make_batch("rlhf_ray/MiniRun-v0", 4)
     agent = network_agent(batch.observation_space, batch.action_space)

@@ -91,8 +91,7 @@ def test_expected_and_given_rewards(data):
     ]
     outcomes = evaluate(absence, data, cases, np.random.default_rng(0), grid=ENV.grid, truth=ENV.ground_truth())
     assert [(o.expected, o.given) for o in outcomes[:3]] == [(1, 1), (1, 0), (0, 1)]
-    assert outcomes[2].error == 1
-    assert (outcomes[3].steps, outcomes[3].error) == (0, None)
+    assert (outcomes[3].steps, outcomes[3].expected) == (0, None)
 
 
 def test_cases_are_read_from_json(tmp_path, data):
@@ -159,8 +158,8 @@ def test_folders_of_pictures(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((16, 16, 3), red, np.uint8)).save(tmp_path / path)
     rows = evaluate_folder(reward, tmp_path)
-    found = [f"{row.type} {row.action} {row.mean:g} {row.pictures}" for row in rows]
-    assert found == ["moved 0 4 1", "moved 1 5 1", "same 0 0 2", "same 1 1 2"]
+    expected = [("moved", "0", 4, 0, 1), ("moved", "1", 5, 0, 1), ("same", "0", 0, 0, 2), ("same", "1", 1, 0, 2)]
+    assert rows == expected
     Image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(tmp_path / "same" / "c.png")
     with pytest.raises(SettingError, match=r"c\.png is 8 x 16; the reward takes 16 x 16"):
         evaluate_folder(reward, tmp_path)
@@ -209,7 +208,7 @@ def test_a_picture_is_what_is_seen_or_refused(tmp_path, picture, options, channe
     (tmp_path / "coin").mkdir()
     picture.save(tmp_path / "coin" / "1.PNG", format="PNG", **options)
     if says is None:
-        assert evaluate_folder(reward, tmp_path)[0].mean == 255
+        assert evaluate_folder(reward, tmp_path)[0][2] == 255
     else:
         with pytest.raises(SettingError, match=says):
             evaluate_folder(reward, tmp_path)

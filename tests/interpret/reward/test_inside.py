@@ -9,10 +9,8 @@ from rlhf_ray.interpret.directions.stability import match
 from rlhf_ray.interpret.reward.layers import fit_factors, found_again, hidden_layers, layers_of
 from rlhf_ray.interpret.reward.steps import inside
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
-from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, steps_of, why_not
+from rlhf_ray.reward.functions import CallableReward, TableReward
+from tests.interpret.contexts import ensemble_of, run_step, steps_of, why_not
 
 VECTOR, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
 IMAGE = gym.spaces.Box(0, 255, (20, 24, 2), np.uint8)
@@ -29,9 +27,7 @@ def planted_factors(seed):
 
 
 def ensemble(space=VECTOR, **changes):
-    torch.manual_seed(0)
-    settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (12, 12)} | changes)
-    return RewardEnsemble(space, ACTIONS, settings)
+    return ensemble_of(space, ACTIONS, hidden=(12, 12), **changes)
 
 
 def data_of(space=VECTOR, n=120):
@@ -41,7 +37,7 @@ def data_of(space=VECTOR, n=120):
 
 
 def test_layers_put_the_batch_first_and_join_members():
-    reward, data = EnsembleReward(ensemble(IMAGE)), data_of(IMAGE, 6)
+    reward, data = ensemble(IMAGE), data_of(IMAGE, 6)
     layers = layers_of(reward)
     first = layers["networks.convolutions.1.0"]
     assert first.shape == (16, 4, 5)
@@ -82,7 +78,7 @@ def test_signed_factors_are_inverted():
 
 def test_attributions_are_those_of_the_layer():
     """Gradient x activation of a layer that is followed by linear layers alone adds up to the reward without biases."""
-    reward, data = EnsembleReward(ensemble(ensemble_size=1)), data_of()
+    reward, data = ensemble(ensemble_size=1), data_of()
     layer = layers_of(reward)["networks.head.layers.3"]  # the last activation
     last = reward.module.networks.head.layers[4]
     sums = layer.attributions(reward, data).sum(1) + float(last.bias)
@@ -91,14 +87,14 @@ def test_attributions_are_those_of_the_layer():
 
 def test_the_section_takes_what_has_layers():
     data = data_of(n=60)
-    section = run_step(inside, Subject(EnsembleReward(ensemble()), data, effort=0.1))
+    section = run_step(inside, Subject(ensemble(), data, effort=0.1))
     assert len(section.tables[0].rows) == 10
     plain = CallableReward(lambda o, a, n, d: o[:, 0], VECTOR, ACTIONS)
     assert why_not(inside, Subject(plain, data)) == "No layers are known that compute this reward."
 
     constant = ensemble()
     with torch.no_grad():
-        for weight in constant.parameters():
+        for weight in constant.module.parameters():
             weight.zero_()
-    section = run_step(inside, Subject(EnsembleReward(constant), data, effort=0.1))
+    section = run_step(inside, Subject(constant, data, effort=0.1))
     assert np.isfinite([check.value for check in section.checks]).all()

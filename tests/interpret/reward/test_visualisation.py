@@ -21,20 +21,16 @@ from rlhf_ray.interpret.reward.visualisation import (
     optimise,
     visualise,
 )
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward
+from rlhf_ray.reward.functions import CallableReward, NotDifferentiableError, TableReward
 from rlhf_ray.reward.functions.shaped import ScaledReward
-from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, steps_of, why_not
+from tests.interpret.contexts import ensemble_of, run_step, steps_of, why_not
 
 ACTIONS = gym.spaces.Discrete(3)
 QUICK = VisualisationSettings(steps=8)
 
 
 def ensemble(space, **changes):
-    torch.manual_seed(0)
-    settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (8,)} | changes)
-    return EnsembleReward(RewardEnsemble(space, ACTIONS, settings))
+    return ensemble_of(space, ACTIONS, hidden=(8,), **changes)
 
 
 def image_space(side, channels):

@@ -72,11 +72,6 @@ class AttributionFigures:
     missing: dict[str, str] = field(metadata=DRAWN)  # why methods do not apply, by title
 
 
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why there is nothing to attribute; None otherwise."""
-    return None if len(context.subject.data) > 1 else "There are too few steps."
-
-
 def run(context: StepContext[Subject]) -> Section:
     """Attribute the reward, check the attributions, and exchange inputs."""
     subject, rng = context.subject, context.subject.rng("attribution")
@@ -204,4 +199,4 @@ def _pictures(
         yield Picture(method.name, image, f"{method.title}. All pictures of it have one scale.", crossed_out)
 
 
-STEP = Step("attribution", TITLE, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))
+STEP = Step("attribution", TITLE, run, options=lambda subject: methods_key(subject.methods))

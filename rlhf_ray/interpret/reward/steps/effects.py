@@ -42,11 +42,6 @@ class Looks:
     ]  # share of the changed steps without a finite reward, by the row's name; they are left out
 
 
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why nothing can be exchanged."""
-    return None if len(context.subject.data) > 1 else "There are too few steps to exchange anything among them."
-
-
 def run(context: StepContext[Subject]) -> Section:
     """Measure the effects, and grow the tree."""
     subject, header = context.subject, context.figures("header", Header)
@@ -121,4 +116,4 @@ def _tables(tree: DifferenceTree | None) -> list[Table]:
     return [Table(["steps", "share of steps", "difference", "95 % from", "to"], rows, caption)]
 
 
-STEP = Step("effects", TITLE, run, needs=("header",), why_not=why_not)
+STEP = Step("effects", TITLE, run, needs=("header",))

@@ -46,11 +46,6 @@ class Examples:
     equal: IntArray  # how many steps of the data have each of these rewards
 
 
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why the step does not apply; None if it does."""
-    return None if len(context.subject.data) else "There are no steps."
-
-
 def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
@@ -61,7 +56,9 @@ def run(context: StepContext[Subject]) -> Section:
     if grid is not None or data.observations.ndim == 4:
         caption = "State and next state of the steps with the highest and the lowest rewards"
         caption += ", and of those it over- and undervalues most." if wrong else "."
-        pictures.append(Picture("examples", _image([*chosen[:2], *wrong], data, grid), caption))
+        pictures.append(
+            Picture("examples", draw_steps([_row(each, data) for each in (*chosen[:2], *wrong)], grid), caption)
+        )
     if wrong and data.observations.ndim == 4 and data.observations.dtype == np.uint8:
         caption = f"Films of {AROUND} steps before and after: above, steps that it overvalues most; below, undervalues."
         pictures.append(Picture("films", films([each.indices[:FILMS] for each in wrong], data), caption))
@@ -181,23 +178,29 @@ def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) 
     return Table([*columns, *names, *(f"next {name}" for name in names)], rows, caption)
 
 
-def _image(chosen: Sequence[Examples], data: Transitions, grid: tuple[int, int] | None) -> bytes:
-    columns = min(DRAWN, max(len(each.indices) for each in chosen))
-    figure = Figure((2.6 * columns, 1.9 * len(chosen)), layout="constrained")
-    axes = figure.subplots(len(chosen), 2 * columns, squeeze=False)
-    most = float(max(data.observations[:200].max(), data.next_observations[:200].max()))
-    for row, each in zip(axes, chosen, strict=True):
-        for place in row:
+def _row(each: Examples, data: Transitions) -> list[tuple[str, Array, Array]]:
+    """Return the steps to draw: titles, states and next states."""
+    found = []
+    for index, value in zip(each.indices[:DRAWN], each.rewards, strict=False):
+        true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
+        found.append((f"step {index}\n{value:.2f}{true}", data.observations[index], data.next_observations[index]))
+    return found
+
+
+def draw_steps(rows: Sequence[Sequence[tuple[str, Array, Array]]], grid: tuple[int, int] | None) -> bytes:
+    """Draw steps in rows as a PNG: their titles, states and next states."""
+    columns = max(map(len, rows))
+    figure = Figure((2.6 * columns, 1.9 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), 2 * columns, squeeze=False)
+    most = max(float(np.max(shown)) for row in rows for _, *both in row for shown in both)
+    for places, row in zip(axes, rows, strict=True):
+        for place in places[2 * len(row) :]:
             place.set_axis_off()
-        for number, index in enumerate(each.indices[:columns]):
-            both: tuple[Array, Array] = data.observations[index], data.next_observations[index]
-            for place, observation in zip(row[2 * number : 2 * number + 2], both, strict=True):
-                place.set_axis_on()
+        for number, (title, *both) in enumerate(row):
+            places[2 * number].set_title(title, fontsize=7, loc="left")
+            for place, observation in zip(places[2 * number :], both, strict=False):
                 draw_observation(place, observation, grid, most)
-            true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
-            title = f"step {index}\n{each.rewards[number]:.2f}{true}"
-            row[2 * number].set_title(title, fontsize=7, loc="left")
     return png(figure)
 
 
-STEP = Step("examples", TITLE, run, why_not=why_not)
+STEP = Step("examples", TITLE, run)

@@ -46,7 +46,7 @@ class Header:
 
     mean: float  # of the reward on the steps
     deviation: float
-    function: Consistency | None  # whether the reward is a function of a step; None with a single step
+    function: Consistency  # whether the reward is a function of a step
     distances: dict[str, Estimate]  # by name (`DISTANCES`)
     exact: bool  # whether EPIC, with the ends of episodes kept, and DARD, where there is one, are 0
     pairs: MeanEstimate | None  # see `pairs_in_order`
@@ -102,7 +102,7 @@ def measure(subject: Subject) -> Header:
     return Header(
         mean=float(rewards.mean()),
         deviation=float(rewards.std()),
-        function=consistency(subject.reward, data) if len(data) > 1 else None,
+        function=consistency(subject.reward, data),
         distances=distances,
         exact=bool(found) and all(distance.value < EXACT for distance in found),
         pairs=ordered,
@@ -144,8 +144,7 @@ def beyond(estimate: MeanEstimate, bound: float) -> bool | None:
 
 def _checks(figures: Header) -> list[Check]:
     found = [Check("the reward varies", figures.deviation > 0, figures.deviation, bound="> 0")]
-    if figures.function is not None:
-        found += function_checks(figures.function)
+    found += function_checks(figures.function)
     exact, teaches = figures.exact, figures.taught
     name, bound = "share of the true return that an agent trained on it gets", f"> {TEACHES}"
     if teaches is not None and teaches.share is not None:
@@ -243,9 +242,4 @@ def _picture(values: FloatArray) -> Picture:
     return Picture("against_true", png(figure, dpi=110), "Each dot is a step.")
 
 
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why there is nothing to say: no steps."""
-    return None if len(context.subject.data) else "There are no steps to look at."
-
-
-STEP = Step("header", TITLE, run, why_not=why_not)
+STEP = Step("header", TITLE, run)
