@@ -188,9 +188,8 @@ def last_convolutions(question: Question) -> list[nn.Module]:
     layers = [layer for layer in question.layers().values() if isinstance(layer, nn.Conv2d)]
     outputs: dict[nn.Module, Tensor] = {}
     with ExitStack() as hooks:
-        for layer in layers:
-            hook = layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output}))
-            hooks.enter_context(hook)
+        for each in layers:
+            hooks.enter_context(each.register_forward_hook(lambda each, _, output: outputs.update({each: output})))
         one = question.background[:1]
         question.ask(one, {name: values.requires_grad_() for name, values in question.inputs(one).items()})
     seen: set[nn.Module] = set()

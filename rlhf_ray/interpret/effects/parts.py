@@ -81,7 +81,7 @@ def parts_of(data: Transitions, regions: Regions | None, actions: gym.Space[Any]
     found = each if regions.kind == "patch" else []
     if regions.kind == "feature":
         for group in dependent(data):
-            mask, parts = regions.masks[group].any(0), tuple(each[at] for at in group)
+            mask, parts = np.asarray(regions.masks[group].any(0)), tuple(each[at] for at in group)
             name = ", ".join(part.name for part in parts)
             found.append(StepPart(name, mask, mask, parts=parts if len(parts) > 1 else ()))
     if regions.kind == "patch":

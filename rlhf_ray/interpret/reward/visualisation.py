@@ -135,14 +135,8 @@ def optimise(
     Images are changed by their pixels or spectrum; vectors within the range of the data; grids of codes cell by cell, without
     gradients. Frames that the reward doesn't see stay as in a step of the data.
 
-    Args:
-        reward: the reward.
-        data: steps of the environment: starts, ranges, and what the inputs are compared with.
-        seed: draws starts and transformations.
-        objective: what to make the inputs for.
-        count: number of inputs, which are made in one batch.
-        settings: how.
-        manifold: of ``data``; made if None.
+    Starts and transformations are drawn by ``seed``; starts, ranges, and what the inputs are compared with are those of ``data``,
+    whose ``manifold`` is made if it is None. All inputs are made in one batch.
 
     Raises:
         NotDifferentiableError: the reward has no gradients, and the observations are no grids of codes.

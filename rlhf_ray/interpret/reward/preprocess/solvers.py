@@ -125,12 +125,8 @@ def descend(
     Adam moves each weight by at most about the learning rate per step, so a potential of a hundred times the reward's size is out
     of its reach from zero. Hence the potential starts as the best linear one, and the MLP learns what is left.
 
-    Args:
-        given: ``[n]``: rewards without shaping.
-        problem: the steps.
-        options: see `Options`.
-        shift: whether a constant is free.
-        start: weights ``[features]`` and constant of the best linear potential.
+    ``given`` ``[n]`` are the rewards without shaping, ``shift`` tells whether a constant is free, and ``start`` are the weights
+    ``[features]`` and the constant of the best linear potential.
     """
     rng, data, objective, steps = np.random.default_rng(options.seed), problem.steps, options.objective, options.steps
     flat = np.asarray(data.observations, np.float64).reshape(len(data), -1)
