@@ -129,17 +129,6 @@ class Question(ABC):
         """Return the layers that `ask` runs, by name. Empty without layers."""
         return {}
 
-    def untrained(self, seed: int) -> Question | None:
-        """Return the same question about the same function with new random weights; None if it has none."""
-        return None
-
-    def permuted(self, seed: int, updates: int, number: int) -> Question | None:
-        """Return the same question about a network that learned the outputs, permuted among moments; None if none can.
-
-        It has weights of ``seed`` and learns in ``updates`` gradient steps; ``number`` tells several such networks apart.
-        """
-        return None
-
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``."""
         return np.random.default_rng([self.seed, *purpose.encode()])

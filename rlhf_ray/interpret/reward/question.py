@@ -132,10 +132,9 @@ class RewardQuestion(Question):
         """Return an input's typical value ``[*shape]`` float64: the most frequent code of each grid cell, else the mean."""
         values = getattr(self.data, FIELDS[name])
         if name in ("state", "next_state") and self.coded:
-            codes, places = np.unique(values, return_inverse=True)
-            places = places.reshape(values.shape)
-            counts = np.stack([(places == code).sum(0) for code in range(len(codes))])
-            return np.asarray(codes[counts.argmax(0)], np.float64)
+            from scipy.stats import mode  # a slow import
+
+            return np.asarray(mode(values, axis=0).mode, np.float64)
         return np.asarray(values.astype(np.float64).mean(0))
 
     @cached_property
@@ -188,10 +187,15 @@ class RewardQuestion(Question):
         return self.reward.layers()
 
     def untrained(self, seed: int) -> RewardQuestion | None:
+        """Return the same question about a reward with new random weights; None if it has none."""
         fresh = self.reward.fresh(seed)
         return None if fresh is None else replace(self, reward=fresh)
 
     def permuted(self, seed: int, updates: int, number: int) -> RewardQuestion | None:
+        """Return the same question about a network that learned the rewards, permuted among steps; None if none can.
+
+        It has weights of ``seed`` and learns in ``updates`` gradient steps; ``number`` tells several such networks apart.
+        """
         fresh: Any = self.reward.fresh(seed)
         if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
             return None

@@ -12,7 +12,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
-from rlhf_ray.interpret.attribution.checks import Judge
 from rlhf_ray.interpret.attribution.drawing import draw, largest
 from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
 from rlhf_ray.interpret.attribution.gradients import IntegratedGradients, last_convolutions
@@ -236,7 +235,7 @@ def test_a_map_that_any_network_gives_is_crossed_out():
             return {name: np.abs(of.astype(float)) for name, of in question.arrays(moments).items()}
 
     question = question_for(ensemble(VECTOR, CONTINUOUS))
-    judge = Judge(question, question.data[:8], updates=5)
+    judge = section.Judge(question, question.data[:8], updates=5)
     judged = judge.judge(ShowsTheData())
     assert [check.passed for check in judged.checks[:2]] == [False, False]
     assert judged.checks[0].value == pytest.approx(1.0)
@@ -273,7 +272,7 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     reward = Step()
     question = question_for(reward)
     above = question.data.next_observations[:, 0] > 0.0
-    judge = Judge(question, question.data[above != (question.usual("next_state")[0] > 0.0)])
+    judge = section.Judge(question, question.data[above != (question.usual("next_state")[0] > 0.0)])
     judged = judge.judge(EVERY["saliency"])
     assert judged.crossed_out.startswith("It ranks the parts otherwise")
     trust = section.gradient_against_intervention(question, judge, {"saliency": judged.maps})
