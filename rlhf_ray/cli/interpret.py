@@ -244,8 +244,8 @@ def _preprocess(command: Preprocess) -> None:
 
         from rlhf_ray import envs
         from rlhf_ray.data.recordings import load_transitions
+        from rlhf_ray.interpret.reward.preprocess.certificate import tables_of
         from rlhf_ray.interpret.reward.preprocess.run import preprocess, write
-        from rlhf_ray.interpret.reward.tabular import tables_of
         from rlhf_ray.reward.functions.loading import load_reward
         from rlhf_ray.runs.interpret import check_steps
     torch.set_num_threads(1)

@@ -274,11 +274,6 @@ class AgentQuestion(Question):
         network = getattr(self.agent, "network", None)
         return dict(network.named_modules()) if isinstance(network, nn.Module) and not self.ahead else {}
 
-    def untrained(self, seed: int) -> AgentQuestion | None:
-        """See `Question.untrained`. The memory stays the trained agent's."""
-        fresh = self.agent.fresh(seed)
-        return None if fresh is None else replace(self, agent=fresh)
-
 
 def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int) -> Simulation:
     """Let the agent look at recorded frames, as a simulation whose world is the recording.

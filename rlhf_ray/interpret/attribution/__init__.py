@@ -16,18 +16,9 @@ from typing import Any
 
 from rlhf_ray.data.identity import identify
 from rlhf_ray.data.registry import Registry, names_of
-from rlhf_ray.interpret.attribution.gradcam import GradCAM
-from rlhf_ray.interpret.attribution.gradients import (
-    DifferenceXGradient,
-    InputXGradient,
-    IntegratedGradients,
-    Saliency,
-    SmoothGrad,
-)
-from rlhf_ray.interpret.attribution.method import Method, attribute, contributions
-from rlhf_ray.interpret.attribution.occlusion import Occlusion, spread
-from rlhf_ray.interpret.attribution.perturbation import Perturbation
-from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.interpret.attribution.gradients import TITLES, GradCAM, IntegratedGradients, Slope, SmoothGrad
+from rlhf_ray.interpret.attribution.interventions import Occlusion, Perturbation, spread
+from rlhf_ray.interpret.attribution.question import Maps, Method, Question, attribute, contributions
 from rlhf_ray.study.code import code_of
 
 __all__ = [
@@ -47,16 +38,11 @@ METHODS: Registry[Method] = Registry(
     "--methods",
     Method,
     {
-        "saliency": Saliency,
-        "input_x_gradient": InputXGradient,
-        "difference_x_gradient": DifferenceXGradient,
+        **{name: partial(Slope, name) for name in TITLES},
         "integrated_gradients": IntegratedGradients,
         "smoothgrad": SmoothGrad,
         "grad_cam": GradCAM,
-        "occlusion_typical": partial(Occlusion, "typical"),
-        "occlusion_donor": partial(Occlusion, "donor"),
-        "occlusion_blur": partial(Occlusion, "blur"),
-        "occlusion_inpaint": partial(Occlusion, "inpaint"),
+        **{f"occlusion_{fill}": partial(Occlusion, fill) for fill in ("typical", "donor", "blur", "inpaint")},
         "perturbation": Perturbation,
     },
 )

@@ -70,19 +70,10 @@ def coloured(values: FloatArray, scale: float, signed: bool = True) -> FloatArra
 def overlay(
     frames: Array, maps: FloatArray, scale: float, faded: BoolArray | None = None, signed: bool = True
 ) -> Array:
-    """Colour grey frames with maps.
+    """Colour grey frames ``[n, height, width, channels]`` with maps ``[n, height, width]``: uint8 ``[n, height, width, 3]``.
 
-    Computed in floats and clipped before it becomes bytes, so that a larger value never has a weaker colour.
-
-    Args:
-        frames: ``[n, height, width, channels]``.
-        maps: ``[n, height, width]``.
-        scale: value of the full colour.
-        faded: ``[n]``: frames beyond the valid horizon, which get no colour.
-        signed: whether maps tell raising from lowering.
-
-    Returns:
-        uint8 ``[n, height, width, 3]``.
+    Computed in floats and clipped before it becomes bytes, so that a larger value never has a weaker colour than ``scale``, the
+    value of the full one. ``faded`` frames ``[n]``, beyond the valid horizon, get none.
     """
     shade = np.stack([0.25 + 0.55 * grey(frame) for frame in frames])[..., None]
     opacity = np.clip(np.abs(np.nan_to_num(maps)) / scale, 0.0, 1.0)[..., None] ** 0.6
@@ -100,15 +91,9 @@ def draw(
     signed: bool,
     crossed_out: str | None = None,
 ) -> bytes:
-    """Draw the maps of some moments, all on one scale, as a PNG.
+    """Draw the maps of some moments, one column each, all on one scale, as a PNG.
 
-    Args:
-        question: what was asked.
-        moments: the moments, one column each.
-        captions: one for each moment.
-        maps: their maps.
-        signed: whether maps tell raising (red) from lowering (blue).
-        crossed_out: why not to trust the maps; written across them.
+    ``crossed_out``: why not to trust the maps; written across them.
     """
     cells = question.cells
     shown = question.images if cells is None else [name for name in maps if maps[name][0].size == np.prod(cells)]
@@ -116,9 +101,7 @@ def draw(
         figure = _planes(question, moments, captions, maps, shown, signed)
     else:
         sums = question.part_sums(maps)[None]
-        figure = _bars(
-            sums, [""], captions, question.part_names, f"units of the {question.output}", np.zeros(sums.shape[:2], bool)
-        )
+        figure = _bars(sums, [""], captions, question.part_names, f"units of the {question.output}")
     return _finished(figure, crossed_out)
 
 
@@ -137,13 +120,12 @@ def _planes(
     Numbers beside images (a Dict's) are among those.
     """
     cells, observations, planes = question.cells, question.arrays(moments), question.planes
-    numbers = {name: maps[name][..., : len(planes)] for name in (shown if planes else ())}
-    maps = {name: values[..., len(planes) :] if name in numbers else values for name, values in maps.items()}
+    count = len(planes)
+    numbers = {name: maps[name][..., :count] for name in (shown if planes else ())}
+    maps = {name: values[..., count:] if name in numbers else values for name, values in maps.items()}
     scale = largest({name: maps[name] for name in shown})
     if cells is None:
-        rows = [
-            overlay(observations[name][..., len(planes) :], plane(maps[name]), scale, signed=signed) for name in shown
-        ]
+        rows = [overlay(observations[name][..., count:], plane(maps[name]), scale, signed=signed) for name in shown]
     else:
         rows = [coloured(maps[name].reshape(-1, *cells), scale, signed) for name in shown]
     others = {question.words[name]: maps[name] for name in maps if name not in shown}
@@ -187,8 +169,8 @@ def strip(
     """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
     Args:
-        frames: ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``.
-        maps: the same shape; channels are added. Vectors become bars. None: the frames alone.
+        frames: ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``, drawn as bars.
+        maps: the same shape; channels are added. None: the frames alone.
         rows: captions.
         columns: captions.
         unit: of the legend.
@@ -221,14 +203,7 @@ def strip(
 
 
 def curves_figure(shares: FloatArray, lines: dict[str, FloatArray], chance: dict[str, FloatArray], unit: str) -> bytes:
-    """Draw deletion and insertion curves beside their random orders (grey), as a PNG.
-
-    Args:
-        shares: ``[levels]``.
-        lines: by name, ``[levels]``.
-        chance: by the same names, ``[orders, levels]``.
-        unit: of the curves.
-    """
+    """Draw deletion and insertion curves ``[levels]`` beside their random orders ``[orders, levels]`` (grey), as a PNG."""
     figure = Figure((3.4 * len(lines), 2.8), layout="constrained")
     for ax, (name, line) in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines.items(), strict=True):
         ax.plot(shares, chance[name].T, color="#aaaaaa", linewidth=0.7)
@@ -245,8 +220,7 @@ def _mosaic(
 ) -> tuple[Figure, Axes, Array]:
     """Draw images ``[rows, columns, height, width, 3]`` as one: an axes for each would take seconds.
 
-    Returns:
-        The figure, its axes, and the top left corners of the images, ``[rows, columns, 2]``.
+    Return the figure, its axes, and the top left corners of the images, ``[rows, columns, 2]``, too.
     """
     height, width = images.shape[2:4]
     gap = max(1, width // 16)
@@ -285,9 +259,10 @@ def _bars(
     columns: Sequence[str],
     names: Sequence[str],
     unit: str,
-    faded: BoolArray,
+    faded: BoolArray | None = None,
 ) -> Figure:
     """Draw vectors ``[rows, columns, size]`` as bars: their largest elements, all on one scale."""
+    faded = np.zeros(values.shape[:2], bool) if faded is None else faded
     top = np.sort(np.argsort(-np.abs(values).mean((0, 1)), kind="stable")[:BARS])[::-1]
     limit = float(np.abs(values).max(initial=0.0)) * 1.05 or 1.0
     longest = max(len(names[k]) for k in top)

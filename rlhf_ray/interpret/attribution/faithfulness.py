@@ -24,20 +24,16 @@ LEVELS = 8
 
 @dataclass(frozen=True)
 class Curves:
-    """How far an output moves as parts are deleted, the most important first, or inserted.
+    """How far an output moves as parts are deleted, the most important first, or inserted: mean absolute distances from it."""
 
-    Attributes:
-        shares: of the parts that are changed, ``[levels]``, from 0 to 1.
-        deletion: mean absolute change when these parts get their typical values, ``[levels]``.
-        insertion: mean absolute distance from the output when only these parts are there, ``[levels]``.
-        random_deletion, random_insertion: the same in random orders, ``[orders, levels]``.
-    """
-
-    shares: FloatArray
-    deletion: FloatArray
-    insertion: FloatArray
-    random_deletion: FloatArray
+    shares: FloatArray  # of the parts that are changed, [levels], from 0 to 1
+    deletion: FloatArray  # when these parts get their typical values, [levels]
+    insertion: FloatArray  # when only these parts are there, [levels]
+    random_deletion: FloatArray  # the same in random orders, [orders, levels]
     random_insertion: FloatArray
+
+    def _areas(self, name: str) -> FloatArray:
+        return np.asarray(np.trapezoid(getattr(self, name), self.shares))
 
     @property
     def areas(self) -> dict[str, float]:
@@ -45,21 +41,15 @@ class Curves:
 
         Deletion should be larger than random, insertion smaller.
         """
-        top = float(self.deletion[-1]) or 1.0
-        return {
-            "deletion": _area(self.shares, self.deletion) / top,
-            "insertion": _area(self.shares, self.insertion) / top,
-            "random_deletion": float(np.mean([_area(self.shares, curve) for curve in self.random_deletion])) / top,
-            "random_insertion": float(np.mean([_area(self.shares, curve) for curve in self.random_insertion])) / top,
-        }
+        top, names = float(self.deletion[-1]) or 1.0, ("deletion", "insertion", "random_deletion", "random_insertion")
+        return {name: float(self._areas(name).mean()) / top for name in names}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:
         """95 % intervals of the random orders' mean areas."""
         top = float(self.deletion[-1]) or 1.0
-        both = {"random_deletion": self.random_deletion, "random_insertion": self.random_insertion}
         return {
-            name: mean_interval([_area(self.shares, curve) / top for curve in curves]) for name, curves in both.items()
+            name: mean_interval((self._areas(name) / top).tolist()) for name in ("random_deletion", "random_insertion")
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -69,9 +59,8 @@ class Curves:
     @property
     def faithful(self) -> bool:
         """Whether the map's order is better than every random order, in deletion and in insertion."""
-        worst = max(_area(self.shares, curve) for curve in self.random_deletion)
-        least = min(_area(self.shares, curve) for curve in self.random_insertion)
-        return _area(self.shares, self.deletion) > worst and _area(self.shares, self.insertion) < least
+        better = self._areas("deletion") > self._areas("random_deletion").max()
+        return bool(better and self._areas("insertion") < self._areas("random_insertion").min())
 
 
 def curves(
@@ -82,17 +71,9 @@ def curves(
     name: str,
     orders: int = ORDERS,
 ) -> dict[str, Curves]:
-    """Delete and insert parts of an input in the order of maps' absolute sums, and in random orders, the same for all maps.
+    """Delete and insert parts of the input ``name`` in the order of maps' absolute sums, and in random orders, the same for all.
 
-    Deleted parts get their typical values.
-
-    Args:
-        question: whose input it is.
-        moments: ``n`` moments.
-        maps: maps of the input by method, ``[n, …]`` each.
-        rng: draws the random orders.
-        name: the input.
-        orders: number of random orders.
+    Deleted parts get their typical values. ``maps`` are those of the input by method, ``[n, …]`` each.
     """
     actual, before = question.arrays(moments)[name], question.values(moments)
     masks = question.parts(name)[1]
@@ -123,7 +104,3 @@ def curves(
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     """Return Spearman's correlation of all elements, equal but for rounding; 0 if one of them is constant."""
     return spearman(np.round(one, 12), np.round(other, 12), 0.0)
-
-
-def _area(shares: FloatArray, values: FloatArray) -> float:
-    return float(np.trapezoid(values, shares))

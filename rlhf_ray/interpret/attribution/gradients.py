@@ -1,4 +1,4 @@
-"""Attribution by gradients, with captum: saliency, input x gradient, SmoothGrad, integrated gradients.
+"""Attribution by gradients, with captum: saliency, input x gradient, SmoothGrad, integrated gradients, Grad-CAM.
 
 captum is imported late: it takes seconds.
 """
@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlhf_ray.interpret.attribution.method import Method
-from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.interpret.attribution.interventions import NO_IMAGES
+from rlhf_ray.interpret.attribution.question import Maps, Method, Question
 
 Function = Callable[..., Tensor]
 Tensors = tuple[Tensor, ...]
 
 BATCH = 256
 """Rows per backward pass. Bounds memory for images."""
+TITLES = {
+    "saliency": "Saliency (gradient)",
+    "input_x_gradient": "Input x gradient",
+    "difference_x_gradient": "Difference x gradient",
+}
 
 
 class GradientMethod(Method):
@@ -29,11 +37,10 @@ class GradientMethod(Method):
     signed = False
 
     def why_not(self, question: Question) -> str | None:
-        """Return why the method does not apply; None if it does."""
+        """See `Method.why_not`."""
         return question.why_no_gradients()
 
     def attribute(self, question: Question, moments: Any) -> Maps:
-        """Compute the maps of ``moments``."""
         parts = []
         for start in range(0, max(1, len(moments)), BATCH):
             batch = moments[slice(start, start + BATCH)]
@@ -47,57 +54,54 @@ class GradientMethod(Method):
         """Compute the attribution to each of ``inputs``. The function's last argument says which rows they are."""
 
 
-class Saliency(GradientMethod):
-    """The gradient, times how much the input typically differs: pixels and cells share one scale."""
+def _taking_part(function: Function) -> Function:
+    """Return ``function`` with every argument taking part, so that those it does not use have gradient 0."""
 
-    name, title = "saliency", "Saliency (gradient)"
+    def forward(*arguments: Tensor) -> Tensor:
+        *inputs, rows = arguments
+        unused = sum((values.flatten(1).sum(1) if values.dim() > 1 else values) * 0.0 for values in inputs)
+        return function(*inputs, rows) + unused
 
-    def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
-        """See `GradientMethod.tensors`."""
-        return tuple(
-            values * question.scales[name]
-            for name, values in zip(question.names, _gradient(function, inputs), strict=True)
-        )
+    return forward
 
 
-class InputXGradient(GradientMethod):
-    """The input times its gradient."""
+@dataclass
+class Slope(GradientMethod):
+    """The gradient, times how much the input typically differs, the input, or its difference from its typical value.
 
-    name, title, signed = "input_x_gradient", "Input x gradient", True
+    Times how much it differs, pixels and cells share one scale; ``name`` tells which: one of `TITLES`.
+    """
 
-    def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
-        """See `GradientMethod.tensors`."""
-        return tuple(values * slope for values, slope in zip(inputs, _gradient(function, inputs), strict=True))
+    name: str = "saliency"
 
-
-class DifferenceXGradient(GradientMethod):
-    """The input's difference from its typical value, times its gradient."""
-
-    name, title, signed = "difference_x_gradient", "Difference x gradient", True
+    def __post_init__(self) -> None:
+        self.title, self.signed = TITLES[self.name], self.name != "saliency"
 
     def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
-        """See `GradientMethod.tensors`."""
-        usual = (question.typical[name] for name in question.names)
-        slopes = _gradient(function, inputs)
-        return tuple((values - origin) * slope for values, origin, slope in zip(inputs, usual, slopes, strict=True))
+        from captum.attr import Saliency
+
+        rows, products = torch.arange(len(inputs[0])), []
+        slopes = Saliency(function).attribute(inputs, abs=False, additional_forward_args=rows)
+        for name, values, slope in zip(question.names, inputs, slopes, strict=True):
+            if self.name == "saliency":
+                products.append(slope * question.scales[name])
+            else:
+                origin = 0.0 if self.name == "input_x_gradient" else question.typical[name]
+                products.append((values - origin) * slope)
+        return tuple(products)
 
 
 @dataclass
 class SmoothGrad(GradientMethod):
-    """Saliency of the mean gradient over noisy copies (Smilkov et al. 2017). The noise's size is `Question.noise`.
-
-    Args:
-        samples: noisy copies.
-    """
+    """Saliency of the mean gradient over noisy copies (Smilkov et al. 2017). The noise's size is `Question.noise`."""
 
     samples: int = 16
     name, title = "smoothgrad", "SmoothGrad"
 
     def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
-        """See `GradientMethod.tensors`."""
         from captum.attr import NoiseTunnel, Saliency
 
-        rows, scales = _rows(inputs), [question.scales[name] for name in question.names]
+        rows, scales = torch.arange(len(inputs[0])), [question.scales[name] for name in question.names]
 
         # Noise has one size per argument: attribute to deviations from the inputs, in units of their scales.
         def moved(*by: Tensor) -> Tensor:
@@ -130,45 +134,77 @@ class IntegratedGradients(GradientMethod):
     name, title, signed, complete = "integrated_gradients", "Integrated gradients", True, True
 
     def attribute(self, question: Question, moments: Any) -> Maps:
-        """Compute the maps of ``moments``."""
-        if self.points >= self.most:
-            return super().attribute(question, moments)
-        enough = self.error * (question.unit or 1.0)
-        points = self.points
-        while True:
-            maps = IntegratedGradients(points, most=points).attribute(question, moments)
-            if points >= self.most or question.gap(moments, maps).max(initial=0.0) <= enough:
-                return maps
-            points *= 2
+        maps, enough = super().attribute(question, moments), self.error * (question.unit or 1.0)
+        if self.points >= self.most or question.gap(moments, maps).max(initial=0.0) <= enough:
+            return maps
+        return replace(self, points=2 * self.points).attribute(question, moments)
 
     def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
-        """See `GradientMethod.tensors`."""
         from captum.attr import IntegratedGradients as Captum
 
         attributions: Tensors = Captum(function).attribute(
             inputs, baselines=tuple(question.typical[name] for name in question.names), n_steps=self.points,
-            method="riemann_middle", internal_batch_size=max(BATCH, len(inputs[0])), additional_forward_args=_rows(inputs),
+            method="riemann_middle", internal_batch_size=max(BATCH, len(inputs[0])),
+            additional_forward_args=torch.arange(len(inputs[0])),
         )  # fmt: skip
         return attributions
 
 
-def _gradient(function: Function, inputs: Tensors) -> Tensors:
-    from captum.attr import Saliency as Captum
+class GradCAM(Method):
+    """Activations of the last convolution of each member, weighted by their mean gradients (Selvaraju et al. 2017).
 
-    slopes: Tensors = Captum(function).attribute(inputs, abs=False, additional_forward_args=_rows(inputs))
-    return slopes
+    Signed, unlike the original. A network that sees several images side by side (a state and the next one) can't tell them apart
+    here: each gets its share. Inputs that are no images have maps of zeros.
+    """
+
+    name, title = "grad_cam", "Grad-CAM"
+
+    def why_not(self, question: Question) -> str | None:
+        """See `Method.why_not`."""
+        if why := question.why_no_gradients():
+            return why
+        if not question.images:
+            return NO_IMAGES
+        return None if last_convolutions(question) else "The network has no convolutions."
+
+    def attribute(self, question: Question, moments: Any) -> Maps:
+        from captum.attr import LayerGradCam
+
+        layers, planes = last_convolutions(question), []
+        maps = question.maps({name: torch.zeros_like(values) for name, values in question.inputs(moments).items()})
+        height, width, channels = maps[question.images[0]].shape[1:]
+        for start in range(0, len(moments), BATCH):
+            batch = moments[slice(start, start + BATCH)]
+            inputs = tuple(values.requires_grad_() for values in question.inputs(batch).values())
+            rows, function = torch.arange(len(batch)), question.function(batch)
+            cams = [LayerGradCam(function, layer).attribute(inputs, additional_forward_args=rows) for layer in layers]
+            planes.append(sum(_enlarged(cam.detach(), height, width) for cam in cams))
+        total = np.concatenate(planes) / (len(question.images) * channels)
+        return maps | {name: np.repeat(total[..., None], channels, -1) for name in question.images}
 
 
-def _rows(inputs: Tensors) -> Tensor:
-    return torch.arange(len(inputs[0]))
+def last_convolutions(question: Question) -> list[nn.Module]:
+    """Return the convolutions whose output no other convolution sees: one per member."""
+    layers = [layer for layer in question.layers().values() if isinstance(layer, nn.Conv2d)]
+    outputs: dict[nn.Module, Tensor] = {}
+    with ExitStack() as hooks:
+        for each in layers:
+            hooks.enter_context(each.register_forward_hook(lambda each, _, output: outputs.update({each: output})))
+        one = question.background[:1]
+        question.ask(one, {name: values.requires_grad_() for name, values in question.inputs(one).items()})
+    seen: set[nn.Module] = set()
+    for layer, output in outputs.items():
+        others = [other for other in outputs if other is not layer]
+        if others:
+            slopes = torch.autograd.grad(
+                output.sum(), [outputs[other] for other in others], allow_unused=True, retain_graph=True
+            )
+            seen |= {other for other, slope in zip(others, slopes, strict=True) if slope is not None}
+    return [layer for layer in outputs if layer not in seen]
 
 
-def _taking_part(function: Function) -> Function:
-    """Return ``function`` with every argument taking part, so that those it does not use have gradient 0."""
-
-    def forward(*arguments: Tensor) -> Tensor:
-        *inputs, rows = arguments
-        unused = sum((values.flatten(1).sum(1) if values.dim() > 1 else values) * 0.0 for values in inputs)
-        return function(*inputs, rows) + unused
-
-    return forward
+def _enlarged(cam: Tensor, height: int, width: int) -> FloatArray:
+    """Enlarge ``[n, 1, h, w]`` to ``[n, height, width]``, its sums unchanged."""
+    large = nn.functional.interpolate(cam, (height, width), mode="bilinear", align_corners=False)[:, 0].double()
+    share = cam.shape[-1] * cam.shape[-2] / (height * width)
+    return (large * share).numpy()

@@ -1,4 +1,4 @@
-"""A question: a function of some inputs that attribution explains, and the moments that tell what is usual."""
+"""A question, a function of some inputs that attribution explains, and a method, which explains it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
 
 Maps = dict[str, FloatArray]
 """An attribution: for each input ``[n, *shape]`` float64. The sum over a part is in units of the function's output."""
@@ -27,7 +28,7 @@ class Question(ABC):
         seed: seeds every draw.
         words: what texts call each input.
         output: what texts call the output.
-        noise: SmoothGrad's noise, in `scales`.
+        noise, noise_seed: SmoothGrad's noise, in `scales`, and what seeds it.
         names: the inputs that the function may depend on, in order.
         background: the moments that give typical values, scales and donors.
         images: the inputs that are images, ``[height, width, channels]``.
@@ -46,43 +47,42 @@ class Question(ABC):
 
     @property
     @abstractmethod
-    def names(self) -> list[str]: ...  # noqa: D102
+    def names(self) -> list[str]: ...
 
     @property
     @abstractmethod
-    def background(self) -> Any: ...  # noqa: D102
+    def background(self) -> Any: ...
 
     @property
     @abstractmethod
-    def images(self) -> tuple[str, ...]: ...  # noqa: D102
+    def images(self) -> tuple[str, ...]: ...
 
     @property
-    def planes(self) -> tuple[str, ...]:  # noqa: D102
+    def planes(self) -> tuple[str, ...]:
         return ()
 
     @property
-    def cells(self) -> tuple[int, int] | None:  # noqa: D102
+    def cells(self) -> tuple[int, int] | None:
         return None
 
     @property
-    def coded(self) -> bool:  # noqa: D102
+    def coded(self) -> bool:
         return self.cells is not None
 
     @property
     @abstractmethod
-    def typical(self) -> dict[str, Tensor]: ...  # noqa: D102
+    def typical(self) -> dict[str, Tensor]: ...
 
     @property
     @abstractmethod
-    def scales(self) -> dict[str, Tensor]: ...  # noqa: D102
+    def scales(self) -> dict[str, Tensor]: ...
 
     @property
     @abstractmethod
-    def unit(self) -> float: ...  # noqa: D102
+    def unit(self) -> float: ...
 
     @property
     def noise_seed(self) -> int:
-        """Seed of SmoothGrad's noise."""
         return self.seed
 
     @abstractmethod
@@ -129,20 +129,6 @@ class Question(ABC):
         """Return the layers that `ask` runs, by name. Empty without layers."""
         return {}
 
-    def untrained(self, seed: int) -> Question | None:
-        """Return the same question about the same function with new random weights; None if it has none."""
-        return None
-
-    def permuted(self, seed: int, updates: int, number: int) -> Question | None:
-        """Return the same question about a network that learned the outputs, permuted among moments; None if none can.
-
-        Args:
-            seed: of its weights.
-            updates: gradient steps.
-            number: tells several such networks apart.
-        """
-        return None
-
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``."""
         return np.random.default_rng([self.seed, *purpose.encode()])
@@ -171,12 +157,9 @@ class Question(ABC):
 
     def part_sums(self, maps: Maps) -> FloatArray:
         """Sum maps within each part of each input: ``[n, parts]``."""
-        sums = []
-        for name in self.names:
-            masks = self.parts(name)[1]
-            flat = maps[name].reshape(len(maps[name]), -1)
-            sums.append(flat @ masks.reshape(len(masks), -1).T.astype(np.float64))
-        return np.concatenate(sums, 1)
+        masks = {name: self.parts(name)[1] for name in self.names}
+        flat = {name: mask.reshape(len(mask), -1).T.astype(np.float64) for name, mask in masks.items()}
+        return np.concatenate([maps[name].reshape(len(maps[name]), -1) @ flat[name] for name in self.names], 1)
 
     @cached_property
     def varies(self) -> BoolArray:
@@ -186,3 +169,61 @@ class Question(ABC):
             changing = np.asarray((values != values[:1]).any(0))
             varying += [bool((changing & mask).any()) for mask in self.parts(name)[1]]
         return np.array(varying)
+
+
+class Method(ABC):
+    """An attribution method: how much each element of each input contributes to what a function computes.
+
+    Attributes:
+        name: name in tables and file names; by default the class's.
+        title: what texts call it; by default the name.
+        signed: whether the maps tell what raises the output from what lowers it. The sign of a gradient does not, since it says
+            nothing about the input's own value: reports about rewards show its size.
+        complete: whether the maps should add up to the difference between the output and that of typical inputs.
+    """
+
+    name: str
+    title: str
+    signed: bool = True
+    complete: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Name the method."""
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+        if "title" not in vars(cls):
+            cls.title = cls.name if isinstance(cls.name, str) else cls.__name__
+
+    def why_not(self, question: Question) -> str | None:
+        """Return why the method does not apply, in one sentence; None if it does."""
+        return None
+
+    @abstractmethod
+    def attribute(self, question: Question, moments: Any) -> Maps:
+        """Compute the map of each of ``question.names``, ``[n, *shape]`` in units of the output.
+
+        ``moments`` are what the question can be asked about: `Transitions` for rewards, `WorldMoments` for agents.
+        """
+
+
+def attribute(method: Method, question: Question, moments: Any) -> Maps:
+    """Compute a method's maps and check their names, shapes and values.
+
+    Raises:
+        SettingError: they are not those that `Method.attribute` promises.
+    """
+    maps = method.attribute(question, moments)
+    wanted = {name: (len(moments), *question.parts(name)[1].shape[1:]) for name in question.names}
+    shapes = {name: np.shape(values) for name, values in maps.items()}
+    if shapes != wanted:
+        raise SettingError(f"The attribution method {method.name!r} returned maps {shapes}; it must return {wanted}.")
+    if not all(np.isfinite(values).all() for values in maps.values()):
+        raise SettingError(f"The attribution method {method.name!r} returned maps that are not finite.")
+    return {name: np.asarray(maps[name], np.float64) for name in question.names}
+
+
+def contributions(method: Method, question: Question, moments: Any) -> Maps:
+    """Compute a method's maps; their sizes alone if their signs tell nothing."""
+    maps = attribute(method, question, moments)
+    return maps if method.signed else {name: np.abs(values) for name, values in maps.items()}

@@ -18,18 +18,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.parts import StepPart
-from rlhf_ray.measure.intervals import POSITIVE, MeanEstimate, blocks, jackknife_interval
+from rlhf_ray.interpret.effects.parts import StepPart, levels_of
+from rlhf_ray.measure.intervals import POSITIVE, MeanEstimate, blocks, jackknife_interval, jackknife_rows
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.section import Effect
 
 LEVELS = 10
-"""Levels of a reward that pairs are drawn from with equal shares."""
+"""Levels of a reward that pairs are drawn from with equal shares, and of a number that goes with it."""
 DIFFERENCE, LEARNED, TRUE = COLUMNS = ("difference", "learned", "true")
-HAIR = 0.01
-"""Standard deviation of a nudge, in those of the number."""
+HAIR, NUDGE = "every number, by a hair", 0.01
+"""Name of the effect of nudges, and their standard deviation in those of the number."""
 FEW = 20
 """A number of at most so many values is a choice, and is not nudged."""
 
@@ -107,7 +108,7 @@ class StepPairs:
 
         Numbers of an observation move by about a hundredth of their spread, alike before and after the step; those of images by 1.
         """
-        return self.effect("every number, by a hair", lambda own, donor: nudged(own, self._data, rng))
+        return self.effect(HAIR, lambda own, donor: nudged(own, self._data, rng))
 
     def _figures(self, name: str, after: Transitions) -> dict[str, MeanEstimate]:
         with np.errstate(all="ignore"):
@@ -151,19 +152,13 @@ def levelled(kinds: Sequence[FloatArray]) -> FloatArray:
 
 
 def nudged(steps: Transitions, data: Transitions, rng: np.random.Generator) -> Transitions:
-    """Return ``steps`` with each number of their observations moved by a hair, within the range of ``data``; codes stay.
-
-    Args:
-        steps: the steps to move.
-        data: steps that tell the spreads.
-        rng: draws the nudges.
-    """
+    """Return ``steps`` with each number of their observations moved by a hair, within the range of ``data``; codes stay."""
     seen = data.observations
     if seen.dtype == np.uint8 and seen.ndim == 4:
         by = rng.integers(-1, 2, steps.observations.shape)
     elif seen.dtype.kind == "f" and len(seen) > 1:
         many = np.array([len(np.unique(column)) > FEW for column in seen.reshape(len(seen), -1).T])
-        spread = HAIR * seen.std(0, dtype=np.float64) * many.reshape(seen.shape[1:])
+        spread = NUDGE * seen.std(0, dtype=np.float64) * many.reshape(seen.shape[1:])
         by = rng.normal(size=steps.observations.shape) * spread
     else:
         return steps
@@ -174,3 +169,54 @@ def nudged(steps: Transitions, data: Transitions, rng: np.random.Generator) -> T
         for name in ("observations", "next_observations")
     }
     return steps.with_(**moved)
+
+
+def numbers_beside(data: Transitions) -> dict[str, FloatArray]:
+    """Return what is known of each step beside what the reward sees: its time, and what the environment tells of its state."""
+    found: dict[str, FloatArray] = {"the step of the episode": data.steps.astype(np.float64)}
+    for name, values in data.columns.items():
+        column: Array = np.asarray(values)
+        if name.startswith("state.") and column.ndim == 1 and column.dtype.kind in "biuf":
+            found[name.removeprefix("state.").replace("_", " ")] = column.astype(np.float64)
+    return found
+
+
+def associations(learned: FloatArray, true: FloatArray | None, data: Transitions) -> list[Effect]:
+    """Measure what goes with the rewards ``[n]``, without being exchanged: an effect for each of `numbers_beside`.
+
+    The share of the reward's order that a number tells is the correlation ratio of the reward's places on the number's levels,
+    corrected for their number (Kelley 1935), on the scale of the exchanges' effects.
+    """
+    series = {LEARNED: _standard(learned)}
+    if true is not None:
+        series[TRUE] = _standard(true)
+        series[DIFFERENCE] = series[LEARNED] - series[TRUE]
+    found = []
+    for name, values in numbers_beside(data).items():
+        if constant(values) or not np.isfinite(values).all():
+            continue
+        levels = levels_of(values, LEVELS, 2 * LEVELS)
+
+        def share(of: FloatArray, levels: IntArray = levels) -> MeanEstimate:
+            scale = 1.0 if constant(of) else float(of.var())
+            return jackknife_rows(lambda at: scale * told_by(levels[at], of[at]), data.episodes)
+
+        found.append(Effect(name, {key: share(of) for key, of in series.items()}))
+    return found
+
+
+def _standard(values: FloatArray) -> FloatArray:
+    places = Order(values)(values)
+    return places if constant(places) else np.asarray((places - places.mean()) / places.std())
+
+
+def told_by(levels: IntArray, values: FloatArray) -> float:
+    """Return the share of the variance of ``values`` that the levels tell, without what they tell by chance (so 0 on average)."""
+    count = len(np.unique(levels))
+    total = float(values.var())
+    if total <= 0 or len(values) <= count:
+        return 0.0
+    sizes = np.maximum(np.bincount(levels), 1)
+    means = np.bincount(levels, values) / sizes
+    within = float(((values - means[levels]) ** 2).mean())
+    return 1 - within / total * (len(values) - 1) / (len(values) - count)

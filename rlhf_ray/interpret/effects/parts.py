@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.regions import Regions
@@ -16,23 +16,14 @@ from rlhf_ray.interpret.effects.regions import Regions
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of a step.
-
-    Attributes:
-        name: in words.
-        state: the observation's part, ``[*observation_shape]`` bool; None for none of it.
-        next_state: the next observation's part.
-        action: the components of the action that belong to it, ``[*action_shape]`` bool; None for none of them.
-        done: whether the termination flag belongs to it.
-        parts: what it consists of.
-    """
+    """A part of a step: masks of what belongs to it, None for nothing."""
 
     name: str
-    state: BoolArray | None = None
+    state: BoolArray | None = None  # [*observation_shape]
     next_state: BoolArray | None = None
-    action: BoolArray | None = None
-    done: bool = False
-    parts: tuple[StepPart, ...] = ()
+    action: BoolArray | None = None  # [*action_shape]
+    done: bool = False  # whether the termination flag belongs to it
+    parts: tuple[StepPart, ...] = ()  # what it consists of
 
     def exchange(self, own: Transitions, donor: Transitions) -> Transitions:
         """Return ``own`` with this part of ``donor``."""
@@ -46,11 +37,7 @@ class StepPart:
 
 @dataclass(frozen=True)
 class BackgroundColour(StepPart):
-    """The background of images: the pixels of each image's most frequent colour.
-
-    Attributes:
-        planes: first channels that hold numbers and stay as they are.
-    """
+    """The background of images: the pixels of each image's most frequent colour. The first ``planes``, numbers, stay."""
 
     planes: int = 0
 
@@ -80,15 +67,23 @@ def _exchanged(own: Array, donor: Array, mask: BoolArray | None) -> Array:
     return own if mask is None else np.where(mask, donor, own)
 
 
-def parts_of(data: Transitions, regions: Regions, actions: gym.Space[Any]) -> list[StepPart]:
-    """Return the parts of a step, without the cells of grids: a grid's parts are its objects (`rlhf_ray.interpret.effects.worlds`).
+def parts_of(data: Transitions, regions: Regions | None, actions: gym.Space[Any]) -> list[StepPart]:
+    """Return the parts of a step, without the cells of grids: a grid's parts are its objects (`edits.world_edits`).
 
     Features that go together are one part, with each of them as its part; regions of images are parts, and so are their
     background's colour and their channels. Then come the action, and whether the step ends the episode.
     """
-    found = (
-        [] if regions.kind == "cell" else _features(data, regions) if regions.kind == "feature" else _regions(regions)
-    )
+    rest = [action_part(actions), StepPart("whether the step ends the episode", done=True)]
+    if regions is None:  # a table's state
+        everything = np.ones(data.observations.shape[1:], bool)
+        return [StepPart("the state", everything, everything), *rest]
+    each = [StepPart(name, mask, mask) for name, mask in zip(regions.names, regions.masks, strict=True)]
+    found = each if regions.kind == "patch" else []
+    if regions.kind == "feature":
+        for group in dependent(data):
+            mask, parts = np.asarray(regions.masks[group].any(0)), tuple(each[at] for at in group)
+            name = ", ".join(part.name for part in parts)
+            found.append(StepPart(name, mask, mask, parts=parts if len(parts) > 1 else ()))
     if regions.kind == "patch":
         shape, planes = data.observations.shape[1:], regions.planes
         inside = np.broadcast_to(np.arange(shape[-1]) >= planes, shape)
@@ -97,7 +92,7 @@ def parts_of(data: Transitions, regions: Regions, actions: gym.Space[Any]) -> li
             for at, name in enumerate(("red", "green", "blue"), planes):
                 channel = np.broadcast_to(np.arange(shape[-1]) == at, shape)
                 found.append(StepPart(f"the {name} channel", channel, channel))
-    return [*found, action_part(actions), StepPart("whether the step ends the episode", done=True)]
+    return [*found, *rest]
 
 
 def action_part(space: gym.Space[Any]) -> StepPart:
@@ -111,53 +106,19 @@ def action_part(space: gym.Space[Any]) -> StepPart:
     return StepPart("the action", action=np.ones(shape, bool), parts=each)
 
 
-def _regions(regions: Regions) -> list[StepPart]:
-    return [StepPart(name, mask, mask) for name, mask in zip(regions.names, regions.masks, strict=True)]
-
-
-def _features(data: Transitions, regions: Regions) -> list[StepPart]:
-    each, found = _regions(regions), []
-    for group in dependent(data):
-        parts = tuple(each[at] for at in group)
-        mask = regions.join(group)
-        found.append(
-            StepPart(", ".join(part.name for part in parts), mask, mask, parts=parts if len(parts) > 1 else ())
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class FrameOffset:
-    """One point in time that a step shows.
-
-    Attributes:
-        offset: steps relative to the state: 1 is the next state, 0 the state, -1 the frame before in a stack.
-        state: where the observation shows it, ``[*observation_shape]`` bool; None if it doesn't.
-        next_state: where the next observation shows it.
-    """
-
-    offset: int
-    state: BoolArray | None
-    next_state: BoolArray | None
-
-    @property
-    def part(self) -> StepPart:
-        """The point in time as a part of the step."""
-        steps = f"{-self.offset} step{'s' if self.offset < -1 else ''}"
-        names = {1: "the next state", 0: "the state"}
-        return StepPart(names.get(self.offset, f"the frame {steps} before the state"), self.state, self.next_state)
-
-
-def frames(data: Transitions) -> list[FrameOffset]:
+def frames(data: Transitions) -> list[StepPart]:
     """Return the points in time that a step shows, the latest first: next state, state, and the older frames of a stack."""
     places = stack(data)
     if places is None:
         everything = np.ones(data.observations.shape[1:], bool)
-        return [FrameOffset(1, None, everything), FrameOffset(0, everything, None)]
-    found = []
-    for offset in range(1, -len(places), -1):
-        at = [len(places) - 1 + offset, len(places) - 2 + offset]  # of the frame in state and next state
-        found.append(FrameOffset(offset, *(places[i] if 0 <= i < len(places) else None for i in at)))
+        return [StepPart("the next state", None, everything), StepPart("the state", everything)]
+    found, last = [], len(places) - 1
+    for ago in range(-1, last + 1):  # steps before the state
+        steps = f"{ago} step{'s' if ago > 1 else ''}"
+        name = {-1: "the next state", 0: "the state"}.get(ago, f"the frame {steps} before the state")
+        at = last - ago, last - ago - 1  # the frame in state and next state
+        state, after = (places[i] if 0 <= i <= last else None for i in at)
+        found.append(StepPart(name, state, after))
     return found
 
 
@@ -194,14 +155,7 @@ def dependent(data: Transitions, bins: int = 8, least: float = 0.4) -> list[list
     Returns:
         Groups that together hold each feature once, in order.
     """
-    flat = data.observations.reshape(len(data), -1)
-    levels = []
-    for column in flat.T:
-        values, which = np.unique(column, return_inverse=True)
-        if len(values) > bins:
-            edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
-            which = np.searchsorted(edges, column, "right")
-        levels.append(which)
+    levels = [levels_of(column, bins, bins) for column in data.observations.reshape(len(data), -1).T]
     group = list(range(len(levels)))
     for i, one in enumerate(levels):
         for j in range(i):
@@ -210,15 +164,18 @@ def dependent(data: Transitions, bins: int = 8, least: float = 0.4) -> list[list
     return [[i for i, of in enumerate(group) if of == name] for name in sorted(set(group), key=group.index)]
 
 
-def _shared(one: Array, other: Array) -> float:
+def levels_of(values: Array, count: int, most: int) -> IntArray:
+    """Number the levels of ``values`` ``[n]``: its values if there are at most ``most``, else ``count`` of equal size."""
+    different, which = np.unique(values, return_inverse=True)
+    if len(different) <= most:
+        return np.asarray(which)
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
+    return np.searchsorted(edges, values, "right")
+
+
+def _shared(one: IntArray, other: IntArray) -> float:
     """Return the mutual information of two arrays of levels over the smaller of their entropies."""
-    joint = np.zeros((int(one.max()) + 1, int(other.max()) + 1))
-    np.add.at(joint, (one, other), 1 / len(one))
+    from sklearn.metrics import mutual_info_score  # a slow import
 
-    def entropy(of: FloatArray) -> float:
-        used = of[of > 0]
-        return float(-(used * np.log(used)).sum())
-
-    apart = entropy(joint.sum(1)), entropy(joint.sum(0))
-    together = entropy(joint.ravel())
-    return (sum(apart) - together) / min(apart) if min(apart) > 0.1 else 0.0
+    least = min(mutual_info_score(each, each) for each in (one, other))
+    return float(mutual_info_score(one, other)) / least if least > 0.1 else 0.0

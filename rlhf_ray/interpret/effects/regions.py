@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
 from rlhf_ray import envs
-from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names, names_in, planes_in, take_names
@@ -39,21 +39,11 @@ class Regions:
     names: tuple[str, ...]
     masks: BoolArray
     layout: tuple[int, int]
-    kind: str
+    kind: Literal["feature", "cell", "patch"]
     planes: int = 0
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def sums(self, values: Array) -> Array:
-        """Sum ``values`` ``[n, *observation_shape]`` within each region: ``[n, regions]``."""
-        flat = values.reshape(len(values), -1)
-        sums: Array = flat @ self.masks.reshape(len(self), -1).T.astype(flat.dtype)
-        return sums
-
-    def join(self, which: Sequence[int]) -> BoolArray:
-        """Return the union of some regions, a mask ``[*observation_shape]``."""
-        return np.asarray(self.masks[list(which)].any(0))
 
 
 def regions_of(
@@ -129,20 +119,18 @@ def regions_in(environment: str | None, reward: RewardFunction) -> Regions | Non
         return None
 
 
-def object_names(environment: str | None) -> dict[str, int]:
-    """Return object codes by name for a grid world of ours; empty for other environments."""
-    return {} if environment is None else dict(_object_names(environment))
-
-
 @functools.lru_cache
-def _object_names(environment: str) -> tuple[tuple[str, int], ...]:
+def object_names(environment: str | None) -> Mapping[str, int]:
+    """Return object codes by name for a grid world of ours; empty for other environments."""
+    if environment is None:
+        return {}
     try:
         env = envs.make_env(environment)
     except (Fault, ImportError, SettingError, ValueError, gym.error.Error):
-        return ()
-    found = tuple(OBJECTS.items()) if isinstance(env.unwrapped, GridWorld) else ()
+        return {}
+    grid = isinstance(env.unwrapped, GridWorld)
     env.close()  # type: ignore[no-untyped-call]
-    return found
+    return OBJECTS if grid else {}
 
 
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -152,12 +140,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "MountainCar": ("position", "velocity"),
     "MountainCarContinuous": ("position", "velocity"),
     "Acrobot": (
-        "cos(angle 1)",
-        "sin(angle 1)",
-        "cos(angle 2)",
-        "sin(angle 2)",
-        "angular velocity 1",
-        "angular velocity 2",
+        *("cos(angle 1)", "sin(angle 1)", "cos(angle 2)", "sin(angle 2)"),
+        *("angular velocity 1", "angular velocity 2"),
     ),
 }
 """What the features of gymnasium's environments mean, by the id without namespace and version."""

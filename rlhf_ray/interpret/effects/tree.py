@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.exchange import Order
+from rlhf_ray.interpret.effects.exchange import Order, numbers_beside
 from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.measure.intervals import MeanEstimate, jackknife_rows
 
@@ -29,15 +29,12 @@ CELLS = 128
 class Leaf:
     """A kind of step.
 
-    Attributes:
-        path: the conditions, for example "angle > 0.5 and action 0 <= 1".
-        share: share of the held-out steps.
-        difference: mean difference of the orders there, learned less true, with its interval over episodes: 0.5 is half of all
-            steps. Positive: overvalued.
+    The difference is the mean of that of the orders, learned less true, with its interval over episodes: 0.5 is half of all steps;
+    positive: overvalued.
     """
 
-    path: str
-    share: float
+    path: str  # the conditions, for example "angle > 0.5 and action 0 <= 1"
+    share: float  # of the held-out steps
     difference: MeanEstimate
 
 
@@ -52,17 +49,9 @@ class DifferenceTree:
 def difference_tree(
     learned: FloatArray, true: FloatArray, data: Transitions, regions: Regions | None, space: Any
 ) -> DifferenceTree | None:
-    """Grow the tree.
+    """Grow the tree on the rewards and true rewards of steps, ``[n]``; None for fewer than two episodes or equal orders.
 
-    Args:
-        learned: rewards of the steps, ``[n]``.
-        true: true rewards.
-        data: the steps.
-        regions: parts of the observations, whose sums it splits on; None for tables.
-        space: the action space.
-
-    Returns:
-        None if there are fewer than two episodes, or the orders differ nowhere.
+    It splits on the mean of each region (None for tables), the action of ``space``, and what is known beside the steps.
     """
     from sklearn.tree import DecisionTreeRegressor  # a slow import
 
@@ -77,8 +66,7 @@ def difference_tree(
     tree = DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=least, random_state=0)
     tree.fit(values[grown], apart[grown])
     rest, actual = values[~grown], apart[~grown]
-    spread = float(((actual - actual.mean()) ** 2).mean())
-    explained = 1 - float(((actual - tree.predict(rest)) ** 2).mean()) / spread if spread > 0 else math.nan
+    explained = float(tree.score(rest, actual)) if actual.var() > 0 else math.nan
     at = tree.apply(rest)
     leaves = [_leaf(tree.tree_, int(leaf), list(columns), at, actual, data.episodes[~grown]) for leaf in np.unique(at)]
     return DifferenceTree(sorted(leaves, key=lambda leaf: -abs(leaf.difference.mean) * leaf.share**0.5), explained)
@@ -113,10 +101,9 @@ def columns_of(data: Transitions, regions: Regions | None, space: Any) -> dict[s
     found: dict[str, FloatArray] = {}
     before, after = (np.asarray(each, np.float64) for each in (data.observations, data.next_observations))
     if regions is not None and len(regions) <= CELLS:
-        sizes = np.maximum(regions.masks.reshape(len(regions), -1).sum(1), 1)
-        for name, late, early in zip(
-            regions.names, (regions.sums(after) / sizes).T, (regions.sums(before) / sizes).T, strict=True
-        ):
+        masks = regions.masks.reshape(len(regions), -1).astype(np.float64)
+        means = [of.reshape(len(of), -1) @ masks.T / np.maximum(masks.sum(1), 1) for of in (after, before)]
+        for name, late, early in zip(regions.names, means[0].T, means[1].T, strict=True):
             found[f"{name} after the step"], found[name] = late, early
     elif regions is None:
         found |= {"the state after the step": after.reshape(len(data)), "the state": before.reshape(len(data))}
@@ -133,13 +120,3 @@ def columns_of(data: Transitions, regions: Regions | None, space: Any) -> dict[s
     found["whether the step ends the episode"] = data.terminated * 1.0
     found |= numbers_beside(data)
     return {name: column for name, column in found.items() if np.isfinite(column).all()}
-
-
-def numbers_beside(data: Transitions) -> dict[str, FloatArray]:
-    """Return what is known of each step beside what the reward sees: its time, and what the environment tells of its state."""
-    found: dict[str, FloatArray] = {"the step of the episode": data.steps.astype(np.float64)}
-    for name, values in data.columns.items():
-        column: Array = np.asarray(values)
-        if name.startswith("state.") and column.ndim == 1 and column.dtype.kind in "biuf":
-            found[name.removeprefix("state.").replace("_", " ")] = column.astype(np.float64)
-    return found

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import explain
 from rlhf_ray.data.images import is_image
@@ -34,29 +34,17 @@ level is a million times its spread is told no finer."""
 
 @dataclass(frozen=True)
 class Consistency:
-    """How much a reward's answers for the same steps differ, in standard deviations of the reward.
+    """How much a reward's answers for the same steps differ, in standard deviations of the reward: largest differences."""
 
-    Attributes:
-        steps: how many steps it was asked about.
-        again: largest difference between two calls.
-        alone: largest difference of steps asked about one at a time; None if that raises an error.
-        elsewhere: largest difference of steps within another batch.
-        most: largest difference that is rounding.
-        error: of a call with one step.
-        remembers: largest difference of two calls in a row, if nothing keeps the reward's state from changing.
-        changes: inputs that the reward changes in place.
-        training: kinds of its layers that are in training mode and differ then.
-    """
-
-    steps: int
-    again: float
-    alone: float | None
-    elsewhere: float
-    most: float
-    error: str = ""
-    remembers: float = 0.0
-    changes: tuple[str, ...] = ()
-    training: tuple[str, ...] = ()
+    steps: int  # how many it was asked about
+    again: float  # between two calls
+    alone: float | None  # of steps asked about one at a time; None if that raises an error
+    elsewhere: float  # of steps within another batch
+    most: float  # that is rounding
+    error: str = ""  # of a call with one step
+    remembers: float = 0.0  # of two calls in a row, if nothing keeps the reward's state from changing
+    changes: tuple[str, ...] = ()  # inputs that the reward changes in place
+    training: tuple[str, ...] = ()  # kinds of its layers that are in training mode
 
     @property
     def fault(self) -> str:
@@ -81,11 +69,8 @@ class Consistency:
         else:
             remedy = "it must compute each step's reward from that step alone"
         size = getattr(self, self.fault)
-        how = (
-            f"it stops ({self.error})"
-            if size is None
-            else (f"its answers differ by up to {size:.2g} standard deviations of the reward")
-        )
+        differ = f"its answers differ by up to {size or 0.0:.2g} standard deviations of the reward"
+        how = f"it stops ({self.error})" if size is None else differ
         return f"{asked[self.fault]}, {how} ({remedy})"
 
 
@@ -106,12 +91,7 @@ def check_function(reward: RewardFunction, data: Transitions) -> None:
 
 
 def consistency(reward: RewardFunction, data: Transitions) -> Consistency:
-    """Ask a reward about the same steps in several ways.
-
-    Args:
-        reward: the reward.
-        data: at least two steps.
-    """
+    """Ask a reward about the same steps, at least two, in several ways."""
     steps = data.sample(DRAWN // 4 if is_image(data.observations[0]) else DRAWN, np.random.default_rng(0))
     rewards = reward.of(steps)
     unit, rounding = _scale(rewards)
@@ -123,11 +103,9 @@ def consistency(reward: RewardFunction, data: Transitions) -> Consistency:
     def differs(answers: FloatArray, rows: Any = slice(None)) -> float:
         return float(np.abs(answers - rewards[rows]).max()) / unit
 
-    rows = np.arange(len(steps))[
-        :: -max(1, len(steps) // ALONE)
-    ]  # from the end: a seeded draw for one step is the first's of many
-    alone: float | None = None
-    error = ""
+    # From the end: a seeded draw for one step is the first's of many.
+    rows = np.arange(len(steps))[:: -max(1, len(steps) // ALONE)]
+    alone, error = None, ""
     try:
         alone = max(differs(reward.of(steps[row : row + 1]), slice(row, row + 1)) for row in rows)
     except Exception as raised:
@@ -167,25 +145,17 @@ def _unprotected(reward: RewardFunction, steps: Transitions, unit: float) -> tup
             return 0.0, ()
         own = own.asked()
         ask = inspect.unwrap(type(own).members)
-        answers, changes = [], []
+        before = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+        answers, changes = [], tuple[str, ...]()
         for _ in range(2):
-            arrays = [np.array(values) for values in _arrays(steps)]
+            arrays = [np.array(values) for values in before]
             members = torch.as_tensor(np.array(ask(own, *arrays)))
             answers.append(own.combine(members).numpy())
-            changes = [
-                name
-                for name, before, after in zip(INPUTS, _arrays(steps), arrays, strict=True)
-                if _differ(before, after)
-            ]
-    return float(np.abs(answers[1] - answers[0]).max()) / unit, tuple(changes)
-
-
-def _arrays(steps: Transitions) -> tuple[Array, Array, Array, Array]:
-    return steps.observations, steps.actions, steps.next_observations, steps.terminated
-
-
-def _differ(before: Array, after: Array) -> bool:
-    return not np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
+            both = zip(INPUTS, before, arrays, strict=True)
+            changes = tuple(
+                name for name, old, new in both if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
+            )
+    return float(np.abs(answers[1] - answers[0]).max()) / unit, changes
 
 
 def gradients_are_own(reward: RewardFunction, data: Transitions) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from pydantic import ConfigDict, FiniteFloat
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
@@ -18,11 +19,9 @@ from rlhf_ray.data.inputs import BYTE
 from rlhf_ray.data.spaces import WIDEST_SCALED, one_line, unscaled
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.edits import AnyEdit, check, edit_from_json, edited, read_json
+from rlhf_ray.interpret.effects.edits import Edit, check, edit_from_json, edited, validated
 from rlhf_ray.reward.functions import RewardFunction
 
-On = Literal["all", "rewarded", "ordinary"]
-"""Steps that a case starts from: all, those of high true reward, or the others. Without true rewards, the given ones count."""
 STEPS = 400
 """Steps per case."""
 OTHER_IMAGES = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -31,70 +30,36 @@ OTHER_IMAGES = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """One case: edits of steps, and the reward expected after them.
+    """One case: edits of steps, applied one after another (none for the steps as they are), and the reward expected after them.
 
-    Attributes:
-        name: in words.
-        edits: applied one after another; none for the steps as they are.
-        expected: expected mean reward: a number; "unchanged", the true reward of the steps as they were; None if unknown, or if
-            the true reward function tells.
-        on: the steps it starts from.
+    The expected mean reward is a number; "unchanged", the true reward of the steps as they were; None if unknown, or if the true
+    reward function tells. ``on`` are the steps it starts from.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
     name: str
-    edits: tuple[AnyEdit, ...] = ()
-    expected: float | Literal["unchanged"] | None = None
-    on: On = "all"
+    edits: tuple[Edit, ...] = ()
+    expected: FiniteFloat | Literal["unchanged"] | None = None
+    on: Literal["all", "rewarded", "ordinary"] = "all"
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What came out of one case.
-
-    Attributes:
-        case: the case.
-        steps: number of steps that the edits changed; steps that they left as they were don't count.
-        expected: expected mean reward; None if unknown.
-        given: mean reward after the edits; NaN without steps.
-        deviation: its standard deviation over steps.
-        before: mean reward of the same steps before the edits.
-        before_steps: the first few of these steps, for drawing.
-        after_steps: the same after the edits.
-    """
+    """What came out of one case. Without steps, rewards are NaN."""
 
     case: Counterfactual
-    steps: int
-    expected: float | None
-    given: float
-    deviation: float
-    before: float
-    before_steps: Transitions
-    after_steps: Transitions
-
-    @property
-    def error(self) -> float | None:
-        """``given - expected``; None if either is unknown."""
-        return None if self.expected is None or not self.steps else self.given - self.expected
-
-    @property
-    def change(self) -> float:
-        """What the edits change: ``given - before``; NaN without steps."""
-        return self.given - self.before
-
-    @property
-    def edited(self) -> bool:
-        """Whether the edits changed any steps."""
-        return self.steps > 0 and bool(self.case.edits)
+    steps: int  # those that the edits changed; steps that they left as they were don't count
+    expected: float | None  # mean reward
+    given: float  # mean reward after the edits
+    deviation: float  # its standard deviation over steps
+    before: float  # mean reward of the same steps before the edits
+    after_steps: Transitions  # the first few of these steps after the edits, for drawing
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         case = {"name": self.case.name, "edits": [str(edit) for edit in self.case.edits], "on": self.case.on}
-        figures = ("given", "deviation", "before")
-        return (
-            case
-            | {"steps": self.steps, "expected": self.expected}
-            | {name: getattr(self, name) if self.steps else None for name in figures}
-        )
+        figures = {name: getattr(self, name) if self.steps else None for name in ("given", "deviation", "before")}
+        return case | {"steps": self.steps, "expected": self.expected} | figures
 
 
 def evaluate(
@@ -121,41 +86,25 @@ def evaluate(
     Raises:
         SettingError: an edit doesn't fit the observations.
     """
-    high = rewarded(reward, data)
-    return [_outcome(reward, data, case, high, rng, grid, truth, most) for case in cases]
-
-
-def _outcome(
-    reward: RewardFunction,
-    data: Transitions,
-    case: Counterfactual,
-    high: BoolArray,
-    rng: np.random.Generator,
-    grid: tuple[int, int] | None,
-    truth: RewardFunction | None,
-    most: int,
-) -> CaseOutcome:
-    check(case.edits, data.observations.shape[1:], data.observations.dtype, grid, case.name)
-    chosen = np.ones(len(data), bool) if case.on == "all" else high if case.on == "rewarded" else ~high
-    steps = data[chosen].sample(most, rng)
-    after, changed = edited(steps, case.edits, rng)
-    if case.edits:
-        steps, after = steps[changed], after[changed]
-    if not len(steps):
-        return CaseOutcome(case, 0, None, float("nan"), 0.0, float("nan"), steps, after)
-    given = reward.of(after)
-    if case.expected == "unchanged":
-        expected = float(steps.rewards.mean())
-    elif case.expected is not None:
-        expected = float(case.expected)
-    elif truth is not None:
-        expected = float(truth.of(after).mean())
-    else:
-        expected = float(steps.rewards.mean()) if not case.edits else float("nan")
-    before = float(reward.of(steps).mean())
-    known = expected if np.isfinite(expected) else None
-    figures = (float(given.mean()), float(given.std()), before)
-    return CaseOutcome(case, len(steps), known, *figures, steps[:4], after[:4])
+    high, found = rewarded(reward, data), []
+    for case in cases:
+        check(case.edits, data.observations.shape[1:], data.observations.dtype, grid, case.name)
+        steps = data[{"all": np.ones(len(data), bool), "rewarded": high, "ordinary": ~high}[case.on]].sample(most, rng)
+        after, changed = edited(steps, case.edits, rng)
+        if case.edits:
+            steps, after = steps[changed], after[changed]
+        if not len(steps):
+            found.append(CaseOutcome(case, 0, None, np.nan, 0.0, np.nan, after))
+            continue
+        given, expected = reward.of(after), case.expected
+        if expected == "unchanged" or (expected is None and truth is None and not case.edits):
+            expected = float(steps.rewards.mean())
+        elif expected is None and truth is not None:
+            expected = float(truth.of(after).mean())
+        known = None if expected is None or not np.isfinite(expected) else float(expected)
+        before = float(reward.of(steps).mean())
+        found.append(CaseOutcome(case, len(steps), known, float(given.mean()), float(given.std()), before, after[:4]))
+    return found
 
 
 def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
@@ -166,7 +115,7 @@ def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
     return np.asarray(values > (values.min() + values.max()) / 2)
 
 
-def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[Counterfactual]:
+def read_edits(path: Path | str, objects: Mapping[str, int] | None = None) -> list[Counterfactual]:
     """Read cases from a JSON file.
 
     It holds a list of objects such as::
@@ -180,8 +129,12 @@ def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[
     Raises:
         SettingError: the file can't be read, or a case is wrong.
     """
-    path = Path(path)
-    value = read_json(path)
+    try:
+        value = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise SettingError(f"Can't read the edits {path}: {error.strerror}.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"The edits {path} are not valid JSON: {error}.") from error
     if not isinstance(value, list) or not value:
         raise SettingError(f"The edits {path} must be a list of cases, each with name, edits and, if known, expected.")
     cases = []
@@ -189,38 +142,17 @@ def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[
         where = f"{path}, case {number}"
         if not isinstance(each, dict):
             raise SettingError(f"{where}: a case must be an object with name and edits; got {json.dumps(each)[:60]}.")
-        unknown = sorted(set(each) - {"name", "edits", "expected", "on"})
-        if unknown:
-            raise SettingError(f"{where} has {', '.join(unknown)}; a case has name, edits, expected and on.")
-        expected, on = each.get("expected"), each.get("on", "all")
-        is_number = isinstance(expected, int | float) and not isinstance(expected, bool) and np.isfinite(expected)
-        if expected not in (None, "unchanged") and not is_number:
-            raise SettingError(
-                f'{where}: expected is {json.dumps(expected)}; it must be a number, "unchanged" or null.'
-            )
-        if on not in ("all", "rewarded", "ordinary"):
-            raise SettingError(f"{where}: on is {json.dumps(on)}; it must be 'all', 'rewarded' or 'ordinary'.")
         edits = each.get("edits", [])
         if not isinstance(edits, list):
             raise SettingError(f"{where}: edits must be a list of edits.")
         found = tuple(edit_from_json(edit, where, objects or {}) for edit in edits)
-        cases.append(Counterfactual(str(each.get("name", f"case {number}")), found, expected, cast(On, on)))
+        case = validated(Counterfactual, each | {"name": str(each.get("name", f"case {number}")), "edits": []}, where)
+        cases.append(replace(case, edits=found))
     return cases
 
 
-@dataclass(frozen=True)
-class FolderRow:
-    """Reward of the pictures of one type with one action: mean, standard deviation and number."""
-
-    type: str
-    action: str
-    mean: float
-    deviation: float
-    pictures: int
-
-
 def check_edits(
-    path: Path, reward: RewardFunction, objects: dict[str, int] | None = None, grid: tuple[int, int] | None = None
+    path: Path, reward: RewardFunction, objects: Mapping[str, int] | None = None, grid: tuple[int, int] | None = None
 ) -> None:
     """Check a user's counterfactuals, before any work: a JSON file for `read_edits`, or a folder for `evaluate_folder`.
 
@@ -237,21 +169,20 @@ def check_edits(
         check(case.edits, space.shape or (), np.dtype(space.dtype), grid, case.name)
 
 
-def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRow]:
-    """Compute the reward of hand-edited PNGs for each action (the middle of the range for continuous actions).
+def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[tuple[str, str, float, float, int]]:
+    """Compute the reward of hand-edited PNGs (see `read_folder`) for each action (the middle of a continuous one's range).
 
-    Args:
-        reward: a reward of images.
-        folder: see `read_folder`.
+    Returns:
+        Of each type and action: their names, the mean reward, its standard deviation, and the number of pictures.
 
     Raises:
         SettingError: there are no such pictures, or one does not fit the reward's observations.
     """
-    rows: list[FolderRow] = []
+    rows = []
     for kind, before, after in read_folder(reward, folder):
         for name, action in _actions(reward.action_space):
             given = reward(before, np.stack([action] * len(before)), after, np.zeros(len(before), bool))
-            rows.append(FolderRow(kind, name, float(given.mean()), float(given.std()), len(before)))
+            rows.append((kind, name, float(given.mean()), float(given.std()), len(before)))
     return rows
 
 
@@ -323,7 +254,7 @@ def _picture(path: Path, shape: Sequence[int]) -> Array:
             if len(image.getbands()) == shape[2] and shape[2] in (
                 2,
                 4,
-            ):  # the last channel is a channel of the observations
+            ):  # the last one is a channel of the observations
                 return np.asarray(image)
             pixels = np.asarray(image.convert("RGBA"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.directions.directions import nonnegative_factors, nonnegative_weights, some_of
 from rlhf_ray.interpret.directions.stability import match
@@ -32,16 +32,11 @@ class Layer:
 
     Layers of an ensemble may put the member before the batch. Here the batch is always first, channels (units) second: units of
     all members follow each other.
-
-    Attributes:
-        name: name in `RewardFunction.layers`.
-        axis: axis of the batch in the layer's own output.
-        shape: ``(channels, *positions)`` of one step: ``(units,)`` for a vector, ``(channels, height, width)`` for an image.
     """
 
-    name: str
-    axis: int
-    shape: tuple[int, ...]
+    name: str  # in `RewardFunction.layers`
+    axis: int  # of the batch in the layer's own output
+    shape: tuple[int, ...]  # (channels, *positions) of one step: (units,) or (channels, height, width)
 
     @property
     def channels(self) -> int:
@@ -52,29 +47,18 @@ class Layer:
         """Arrange the layer's own output as ``[n, *shape]``."""
         return output.movedim(self.axis, 0).reshape(output.shape[self.axis], *self.shape)
 
-    def module(self, reward: RewardFunction) -> nn.Module:
-        """Return the layer's module in ``reward``.
-
-        Raises:
-            SettingError: ``reward`` has no such layer.
-        """
-        layers = reward.layers()
-        if self.name not in layers:
-            raise SettingError(f"The reward {reward.name!r} has no layer {self.name!r}; it has {', '.join(layers)}.")
-        return layers[self.name]
-
-    def run(self, reward: RewardFunction, arguments: Arguments) -> tuple[Tensor, Tensor]:
-        """Compute rewards ``[n]`` and this layer's activations ``[n, *shape]`` in one pass, with gradients."""
+    def run(self, reward: RewardFunction, arguments: Arguments) -> Tensor:
+        """Compute this layer's activations ``[n, *shape]``, with gradients."""
         seen: list[Tensor] = []
-        with hooked(self.module(reward), seen.append):
-            rewards = reward.forward(*arguments)
-        return rewards, self.arrange(seen[-1])
+        with hooked(reward.layers()[self.name], seen.append):
+            reward.forward(*arguments)
+        return self.arrange(seen[-1])
 
     def activations(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute the activations of ``steps``, ``[n, *shape]`` float32."""
         with torch.no_grad():
             rows = passes(len(steps), reward.observation_space, CHUNK)
-            parts = [self.run(reward, reward.tensors(steps[part]))[1].float() for part in rows]
+            parts = [self.run(reward, reward.tensors(steps[part])).float() for part in rows]
         return np.asarray(torch.cat(parts).numpy())
 
     def attributions(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
@@ -87,24 +71,18 @@ class Layer:
                 leaves.append(output.detach().requires_grad_())
                 return leaves[-1]
 
-            with hooked(self.module(reward), leaf):
+            with hooked(reward.layers()[self.name], leaf):
                 rewards = reward.forward(*reward.tensors(steps[part]))
-            slope: Tensor | None = None
+            slope = torch.zeros_like(leaves[-1])
             if rewards.requires_grad:
-                (slope,) = torch.autograd.grad(rewards.sum(), leaves[-1], allow_unused=True)
-            slope = torch.zeros_like(leaves[-1]) if slope is None else slope
+                (slope,) = torch.autograd.grad(rewards.sum(), leaves[-1], materialize_grads=True)
             parts.append(self.arrange(slope * leaves[-1].detach()).float().numpy())
         return np.concatenate(parts)
 
 
-@contextmanager
-def hooked(module: nn.Module, see: Callable[[Any], Tensor | None]) -> Iterator[None]:
-    """Call ``see`` with each output of ``module``; what it returns, if anything, replaces the output."""
-    handle = module.register_forward_hook(lambda _module, _inputs, output: see(output))
-    try:
-        yield
-    finally:
-        handle.remove()
+def hooked(module: nn.Module, see: Callable[[Any], Tensor | None]) -> RemovableHandle:
+    """Call ``see`` with each output of ``module``, in a ``with``; what it returns, if anything, replaces the output."""
+    return module.register_forward_hook(lambda _module, _inputs, output: see(output))
 
 
 def layers_of(reward: RewardFunction) -> dict[str, Layer]:
@@ -166,17 +144,11 @@ def _zeros(reward: RewardFunction, size: int) -> Arguments:
 
 @dataclass(frozen=True)
 class Factors:
-    """A few directions in the channels of a layer, for activations ``[n, channels, *positions]``.
+    """A few directions in the channels of a layer, for activations ``[n, channels, *positions]``."""
 
-    Attributes:
-        components: ``[factors, channels]``; signed: ``[factors, 2 * channels]``: positive parts, then negative parts.
-        signed: whether positive and negative parts are separate channels (attributions).
-        explained: share of the sum of squares that the factors reproduce, of the data they were fitted to.
-    """
-
-    components: FloatArray
-    signed: bool
-    explained: float
+    components: FloatArray  # [factors, channels]; signed: [factors, 2 * channels]: positive parts, then negative parts
+    signed: bool  # whether positive and negative parts are separate channels (attributions)
+    explained: float  # share of the sum of squares that the factors reproduce, of the data they were fitted to
 
     @property
     def directions(self) -> FloatArray:
@@ -192,13 +164,7 @@ class Factors:
 
 
 def fit_factors(values: Array, count: int, seed: int = 0, signed: bool = False) -> Factors:
-    """Fit factors.
-
-    Args:
-        values: activations or attributions ``[n, channels, *positions]``.
-        count: number of factors; fewer if there are fewer channels or rows.
-        seed: draws rows, and NMF's start.
-        signed: separate positive and negative parts, each a channel of its own.
+    """Fit factors to activations or attributions ``[n, channels, *positions]``: ``count``, or as many as channels or rows.
 
     Raises:
         ValueError: not signed, and a value is below 0.
@@ -208,11 +174,7 @@ def fit_factors(values: Array, count: int, seed: int = 0, signed: bool = False) 
 
 
 def found_again(values: Array, factors: Factors, seeds: Sequence[int]) -> FloatArray:
-    """Fit the factors of ``values`` again to random halves, one for each of ``seeds``.
-
-    Returns:
-        ``[factors]``: mean absolute cosine to the best partner, in [0, 1].
-    """
+    """Fit the factors of ``values`` again to random halves, one per seed; return mean absolute cosines, ``[factors]``."""
     cosines, count = [], len(factors.components)
     for seed in seeds:
         some = np.random.default_rng([seed, 0xFAC]).choice(len(values), max(2, round(0.5 * len(values))), replace=False)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.study.plots import png
 
 Frame = Literal["state", "next_state"]
 FIELDS: dict[Frame, str] = {"state": "observations", "next_state": "next_observations"}
@@ -26,23 +29,17 @@ QUANTILE = 0.99
 """Inputs farther from the data than this share of held-out data are off the manifold."""
 LARGEST = 1000.0
 """Distances are cut off here: data that repeat themselves exactly have distance 0."""
+OFF = "#c1121f"
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far one input is from the data, in units of the 99th percentile of held-out data: above 1, fewer than 1 % are as far.
+    """How far one input is from the data, in units of the 99th percentile of held-out data: above 1, fewer than 1 % are as far."""
 
-    Attributes:
-        total_variation: total variation of the image; 0 for vectors.
-        blur: total variation of the data's smoothest images (1st percentile) over that of the image; 0 for vectors.
-        neighbour: distance to the nearest step of the data, after a random projection.
-        density: minus the log density of a normal distribution on the data's principal components.
-    """
-
-    total_variation: float
-    blur: float
-    neighbour: float
-    density: float
+    total_variation: float  # of the image; 0 for vectors
+    blur: float  # total variation of the data's smoothest images (1st percentile) over that of the image; 0 for vectors
+    neighbour: float  # distance to the nearest step of the data, after a random projection
+    density: float  # minus the log density of a normal distribution on the data's principal components
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -62,9 +59,7 @@ class Distance:
 
 
 class Manifold:
-    """What inputs look like in the data.
-
-    Half of the episodes are the reference; the other half says how far real inputs are from it.
+    """What inputs look like in the data. Half of the episodes are the reference; the other half says how far real inputs are.
 
     Args:
         data: steps to compare with.
@@ -102,7 +97,7 @@ class Manifold:
         self._rest = max(float(variances[kept:].sum()), 1e-3 * float(self._variances.mean()))
         real = self._project(held_out)
         length = float(np.median(np.linalg.norm(self._bank - self._mean, axis=1)))
-        self._neighbour = _upper(self._nearest(real), floor=1e-3 * length)
+        self._neighbour = _upper(cdist(real, self._bank).min(1), floor=1e-3 * length)
         self._density = _upper(self._improbability(real), floor=1e-6)
         self.mean_variation: float | None = None
         if self.images:
@@ -115,7 +110,7 @@ class Manifold:
     def judge(self, steps: Transitions) -> list[Distance]:
         """Return the distance of each of ``steps``."""
         points = self._project(steps)
-        near = np.minimum(self._nearest(points) / self._neighbour, LARGEST)
+        near = np.minimum(cdist(points, self._bank).min(1) / self._neighbour, LARGEST)
         density = np.minimum(self._improbability(points) / self._density, LARGEST)
         rough = blur = np.zeros(len(steps))
         if self.images:
@@ -135,9 +130,6 @@ class Manifold:
             parts.append(standard.astype(np.float32) @ self._projection)
         return np.concatenate(parts).astype(np.float64)
 
-    def _nearest(self, points: FloatArray) -> FloatArray:
-        return np.asarray(cdist(points, self._bank).min(1))
-
     def _improbability(self, points: FloatArray) -> FloatArray:
         centred = points - self._mean
         inside = centred @ self._axes.T
@@ -156,13 +148,9 @@ def flat(steps: Transitions, frames: Sequence[Frame]) -> FloatArray:
 
 
 def total_variation(images: Array) -> FloatArray:
-    """Compute the total variation of images: the mean difference of neighbouring pixels, down plus across.
+    """Compute the total variation ``[n]`` of images: the mean difference of neighbouring pixels, down plus across.
 
-    Args:
-        images: ``[n, height, width, channels]``, uint8 (then scaled to [0, 1]) or floats.
-
-    Returns:
-        ``[n]`` float64.
+    Images are ``[n, height, width, channels]``, uint8 (then scaled to [0, 1]) or floats.
     """
     scaled = images.astype(np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
     down, across = np.abs(np.diff(scaled, axis=1)), np.abs(np.diff(scaled, axis=2))
@@ -175,3 +163,48 @@ def _upper(values: FloatArray, floor: float) -> float:
 
 def _times(ratio: float) -> str:
     return f"over {LARGEST:.0f} x" if ratio >= LARGEST else f"{ratio:.1f} x"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One input in a gallery, with a red frame if it is off the manifold."""
+
+    frames: Sequence[Array]  # images [height, width, channels] or grids [rows, columns], side by side
+    text: str  # below the input
+    off: bool = False
+
+
+def gallery(rows: Sequence[tuple[str, Sequence[Tile]]], largest: float = 1.0) -> bytes:
+    """Draw rows of inputs with their titles, as a PNG; ``largest``: highest value of grids."""
+    columns = max(len(shown) for _, shown in rows)
+    wide = max(len(each.frames) for _, shown in rows for each in shown)
+    figure = Figure(figsize=(0.4 + columns * (0.5 + 1.1 * wide), 2.1 * len(rows)), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+    for part, (title, shown) in zip(parts, rows, strict=True):
+        part.suptitle(title, fontsize=9, x=0.01, ha="left")
+        axes = part.subplots(1, columns, squeeze=False)[0]
+        for axis in axes[len(shown) :]:
+            axis.set_axis_off()
+        for axis, each in zip(axes, shown, strict=False):
+            axis.imshow(_beside([_drawable(frame, largest) for frame in each.frames]), interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            for spine in axis.spines.values():
+                spine.set(color=OFF if each.off else "#888888", linewidth=3.0 if each.off else 0.8)
+            axis.set_xlabel(each.text, fontsize=6.5, color=OFF if each.off else "black")
+    return png(figure, dpi=110)
+
+
+def _drawable(frame: Array, largest: float) -> Array:
+    """Return an RGB image in [0, 1]: colours of three channels; the channels of others side by side in grey; grids in viridis."""
+    if frame.ndim == 2:
+        return np.asarray(colormaps["viridis"](frame / max(largest, 1e-9))[..., :3])
+    scaled = frame / 255.0
+    if scaled.shape[-1] == 3:
+        return np.asarray(scaled)
+    return _beside([np.repeat(scaled[..., [channel]], 3, -1) for channel in range(min(4, scaled.shape[-1]))])
+
+
+def _beside(pictures: Sequence[Array]) -> Array:
+    gap = np.ones((pictures[0].shape[0], max(1, pictures[0].shape[1] // 16), 3))
+    parts: list[Array] = [part for picture in pictures for part in (gap, picture)]
+    return np.concatenate(parts[1:], 1)

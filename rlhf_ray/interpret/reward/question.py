@@ -35,14 +35,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class RewardQuestion(Question):
-    """A reward function with the data that its attributions refer to.
-
-    Attributes:
-        reward: the reward function.
-        data: steps that give means, spreads and donors.
-        regions: the parts of observations; None: they are one part.
-        seed: seeds every draw.
-    """
+    """A reward function with the data that give means, spreads and donors, and the parts of observations (None: they are one)."""
 
     reward: RewardFunction
     data: Transitions
@@ -57,38 +50,28 @@ class RewardQuestion(Question):
     output: ClassVar[str] = "reward"
     noise: ClassVar[float] = 0.25
 
-    def about(self, reward: RewardFunction) -> RewardQuestion:
-        """Return the same question about another reward function."""
-        return replace(self, reward=reward)
-
     @property
     def names(self) -> list[str]:
-        """The inputs that the reward may depend on, in order."""
         return [name for name in INPUTS if name in self.reward.inputs]
 
     @property
     def background(self) -> Transitions:
-        """The data."""
         return self.data
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The observations among the inputs, if they are images."""
         return self._observations if self.regions is not None and self.regions.kind == "patch" else ()
 
     @property
     def planes(self) -> tuple[str, ...]:
-        """The numbers beside images, which are the first channels, by name."""
         return () if self.regions is None else self.regions.names[len(self.regions) - self.regions.planes :]
 
     @property
     def cells(self) -> tuple[int, int] | None:
-        """Rows and columns of observations that are grids; None if they aren't."""
         return self.regions.layout if self.regions is not None and self.regions.kind == "cell" else None
 
     @property
     def coded(self) -> bool:
-        """Whether observations are codes, whose mean means nothing: cells of a grid, or states of a table."""
         return self.cells is not None or isinstance(self.reward.observation_space, gym.spaces.Discrete)
 
     @property
@@ -104,30 +87,24 @@ class RewardQuestion(Question):
 
     @property
     def noise_seed(self) -> int:
-        """Seed of SmoothGrad's noise."""
         return int(self.rng("smoothgrad").integers(2**31))
 
     def inputs(self, moments: Transitions) -> dict[str, Tensor]:
-        """See `Question.inputs`."""
         tensors = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
         return {name: tensors[name] for name in INPUTS if name in self.reward.inputs}
 
     def ask(self, moments: Transitions, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
-        """See `Question.ask`."""
         arguments: dict[str, Tensor] = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
         arguments |= inputs or {}
         return self.reward.forward(*arguments.values())
 
     def arrays(self, moments: Transitions) -> dict[str, Array]:
-        """See `Question.arrays`."""
         return {name: getattr(moments, FIELDS[name]) for name in self.names}
 
     def values(self, moments: Transitions) -> FloatArray:
-        """See `Question.values`."""
         return self.reward.of(moments)
 
     def changed(self, moments: Transitions, name: str, values: Array) -> FloatArray:
-        """See `Question.changed`."""
         actual = getattr(moments, FIELDS[name])
         if actual.dtype == bool and values.dtype != bool:
             values = values > 0.5
@@ -140,11 +117,7 @@ class RewardQuestion(Question):
         return self.reward.of(steps).reshape(draws, n)
 
     def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
-        """Return the parts of an input: their names, and masks ``[parts, *shape]``.
-
-        Observations have their regions, a continuous action has its components; a discrete action and the end of the episode are
-        one part each.
-        """
+        """See `Question.parts`. Observations have their regions, a continuous action its components; the others are one part."""
         shape = getattr(self.data, FIELDS[name]).shape[1:]
         word = self.words[name]
         if name in ("state", "next_state") and self.regions is not None:
@@ -159,10 +132,9 @@ class RewardQuestion(Question):
         """Return an input's typical value ``[*shape]`` float64: the most frequent code of each grid cell, else the mean."""
         values = getattr(self.data, FIELDS[name])
         if name in ("state", "next_state") and self.coded:
-            codes, places = np.unique(values, return_inverse=True)
-            places = places.reshape(values.shape)
-            counts = np.stack([(places == code).sum(0) for code in range(len(codes))])
-            return np.asarray(codes[counts.argmax(0)], np.float64)
+            from scipy.stats import mode  # a slow import
+
+            return np.asarray(mode(values, axis=0).mode, np.float64)
         return np.asarray(values.astype(np.float64).mean(0))
 
     @cached_property
@@ -177,11 +149,7 @@ class RewardQuestion(Question):
 
     @cached_property
     def scales(self) -> dict[str, Tensor]:
-        """How much each element of each argument of `RewardFunction.forward` typically differs, ``[1, …]`` each.
-
-        For features and continuous actions that is their standard deviation; pixels and cells share one; a discrete action or the
-        end of an episode counts as 1.
-        """
+        """Standard deviations of features and continuous actions; pixels and cells share one; 1 for discrete actions and ends."""
         features = self.regions is not None and self.regions.kind == "feature"
         continuous = not isinstance(self.reward.action_space, gym.spaces.Discrete)
         scales = {}
@@ -196,8 +164,8 @@ class RewardQuestion(Question):
         return scales
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
-        """Convert attributions to `RewardFunction.forward`'s arguments to maps; those to a discrete action's choices add up."""
         maps = super().maps(tensors)
+        # Those to a discrete action's choices add up.
         if "action" in maps and maps["action"].shape[1:] != self.data.actions.shape[1:]:
             maps["action"] = maps["action"].sum(-1)
         return maps
@@ -207,7 +175,6 @@ class RewardQuestion(Question):
         return gradients_are_own(self.reward, self.data)
 
     def why_no_gradients(self) -> str | None:
-        """Return why methods with gradients don't apply; None if they do."""
         if not self.reward.differentiable:
             return f"The reward {self.reward.name!r} has no gradients."
         if not self._own_gradients:
@@ -217,16 +184,18 @@ class RewardQuestion(Question):
         return None
 
     def layers(self) -> dict[str, nn.Module]:
-        """The reward's layers."""
         return self.reward.layers()
 
     def untrained(self, seed: int) -> RewardQuestion | None:
-        """See `Question.untrained`."""
+        """Return the same question about a reward with new random weights; None if it has none."""
         fresh = self.reward.fresh(seed)
-        return None if fresh is None else self.about(fresh)
+        return None if fresh is None else replace(self, reward=fresh)
 
     def permuted(self, seed: int, updates: int, number: int) -> RewardQuestion | None:
-        """Train a new network of the reward's architecture on its rewards, permuted among the steps: see `Question.permuted`."""
+        """Return the same question about a network that learned the rewards, permuted among steps; None if none can.
+
+        It has weights of ``seed`` and learns in ``updates`` gradient steps; ``number`` tells several such networks apart.
+        """
         fresh: Any = self.reward.fresh(seed)
         if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
             return None
@@ -241,4 +210,4 @@ class RewardQuestion(Question):
             error.square().mean().backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         fresh.module.requires_grad_(False)
-        return self.about(fresh)
+        return replace(self, reward=fresh)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
@@ -39,19 +40,18 @@ def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Stu
     """Return the study of a reward. ``own``: ``module:Name`` of the user's own steps.
 
     Raises:
-        SettingError: the rewards differ by less than their numbers can tell.
+        SettingError: there are fewer than two steps, or the rewards differ by less than their numbers can tell.
     """
+    if len(subject.data) < 2:
+        raise SettingError(f"The data have {len(subject.data)} steps; a report needs at least 2.")
     check_digits(subject.reward, subject.data)
     return Study(subject, CATALOGUE, folder, tuple(own))
 
 
 def write_report(study: Study[Subject], sections: Sequence[Section], about: dict[str, Any] | None = None) -> Report:
-    """Write the report to the study's folder.
+    """Write the report to the study's folder, of what `rlhf_ray.study.run_study` returned.
 
-    Args:
-        study: the study.
-        sections: what `rlhf_ray.study.run_study` returned.
-        about: what the page says about where reward and data come from.
+    ``about``: what the page says about where reward and data come from.
     """
     subject = study.subject
     facts: dict[str, Any] = {

@@ -14,11 +14,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs.ground_truth import true_reward_of
 from rlhf_ray.envs.registry import identity_of
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
-from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.shaped import ScaledReward
@@ -67,11 +67,14 @@ class Subject:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
         object.__setattr__(self, "methods", known_methods(self.methods))
         if self.edits is not None:
-            cells = self.regions is not None and self.regions.kind == "cell"
-            grid = self.regions.layout if self.regions is not None and cells else None
-            check_edits(self.edits, self.reward, object_names(self.environment), grid)
+            check_edits(self.edits, self.reward, object_names(self.environment), self.grid)
         if self.truth is not None:
             object.__setattr__(self, "data", self.data.with_(rewards=self.truth.of(self.data)))
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Rows and columns of observations that are grids; None if they aren't."""
+        return self.regions.layout if self.regions is not None and self.regions.kind == "cell" else None
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""

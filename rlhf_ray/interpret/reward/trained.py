@@ -18,8 +18,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import seeded
 from rlhf_ray.envs import make_env, make_vector_env
-from rlhf_ray.interpret.reward.preprocess.certificate import table_of
-from rlhf_ray.interpret.reward.tabular import Tables, tables_of
+from rlhf_ray.interpret.reward.preprocess.certificate import Tables, table_of, tables_of
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.actions import best, log_probability, sample, to_env_actions
@@ -41,20 +40,15 @@ LOSS = PPOLoss(clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01)
 
 @dataclass(frozen=True)
 class Taught:
-    """True returns of agents.
+    """True returns of agents: discounted, by value iteration, if ``exact``; else means over episodes of agents trained by PPO.
 
-    Attributes:
-        exact: whether they are exact: discounted, by value iteration. Else they are means over episodes of agents trained by PPO.
-        best: trained on the true reward.
-        learned: trained on the reward.
-        random: random actions.
-        share: ``(learned - random) / (best - random)`` with its interval; None if there is no sure gain over random actions.
+    The share is ``(learned - random) / (best - random)`` with its interval; None if there is no sure gain over random actions.
     """
 
     exact: bool
-    best: float
-    learned: float
-    random: float
+    best: float  # trained on the true reward
+    learned: float  # trained on the reward
+    random: float  # random actions
     share: MeanEstimate | None
 
 
@@ -89,13 +83,9 @@ def taught(
     if not vectors or not isinstance(spaces[1], gym.spaces.Box | gym.spaces.Discrete):
         return None
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
+    trained = (train(environment, each, steps=steps, gamma=gamma, seed=seed) for each in (truth, reward))
     chance, best, learned = (
-        true_returns(environment, policy, episodes=episodes, seed=seed, truth=truth)
-        for policy in (
-            None,
-            train(environment, truth, steps=steps, gamma=gamma, seed=seed),
-            train(environment, reward, steps=steps, gamma=gamma, seed=seed),
-        )
+        true_returns(environment, policy, episodes=episodes, seed=seed, truth=truth) for policy in (None, *trained)
     )
     share = share_of_gain(chance, best, learned)
     return Taught(False, float(best.mean()), float(learned.mean()), float(chance.mean()), share)
@@ -113,18 +103,10 @@ def in_tables(reward: RewardFunction, truth: RewardFunction | None, tables: Tabl
 
 
 def share_of_gain(chance: FloatArray, best: FloatArray, learned: FloatArray) -> MeanEstimate | None:
-    """Return the share of the gain over random actions that a policy gets, by start, with its interval (Fieller 1954).
+    """Return the share of the gain over random actions that a policy gets, with its interval (Fieller 1954).
 
     The interval holds the shares s for which the mean of ``learned - chance - s * (best - chance)`` is within `SURE` standard
-    errors of 0: those that these returns can't rule out.
-
-    Args:
-        chance: true returns of random actions, by start, ``[episodes]``.
-        best: those of the policy that was trained on the true reward.
-        learned: those of the policy to judge.
-
-    Returns:
-        None if the best policy has no sure gain.
+    errors of 0: those that these returns, by start, ``[episodes]``, can't rule out. None if the best policy has no sure gain.
     """
     more, most = learned - chance, best - chance
     mean, gain = float(more.mean()), float(most.mean())
@@ -154,9 +136,7 @@ class ShortPolicy:
     def inputs(self, observations: Array, count: bool = False) -> Tensor:
         """Convert observations ``[n, …]`` to the networks' inputs ``[n, size]``: one-hot for numbers, else standardised.
 
-        Args:
-            observations: the observations.
-            count: whether to count them in the statistics first.
+        ``count``: whether to count them in the statistics first.
         """
         if self.states:
             return torch.nn.functional.one_hot(torch.as_tensor(np.asarray(observations, np.int64)), self.states).float()
@@ -185,23 +165,8 @@ def _start_small(head: Any) -> None:
     last.weight.mul_(0.01 / last.weight.norm(dim=1, keepdim=True))
 
 
-def train(
-    environment: str,
-    reward: RewardFunction | None,
-    *,
-    steps: int,
-    gamma: float,
-    seed: int,
-) -> ShortPolicy:
-    """Train a policy.
-
-    Args:
-        environment: name for ``make_env``; observations are vectors or numbers.
-        reward: the reward; None: the environment's own.
-        steps: environment steps.
-        gamma: discount.
-        seed: seeds weights, actions and environments.
-    """
+def train(environment: str, reward: RewardFunction | None, *, steps: int, gamma: float, seed: int) -> ShortPolicy:
+    """Train a policy on a reward (None: the environment's own); observations are vectors or numbers."""
     envs = make_vector_env(environment, COPIES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -249,14 +214,8 @@ class _Rollouts:
             self.reset = ended | cut
         inputs.append(policy.inputs(self.observations))
         values = update.values_of(torch.cat(inputs)).view(ROLLOUT + 1, COPIES)
-        estimates = advantages(
-            np.stack(rewards) / self.square**0.5,
-            values.numpy(),
-            np.stack(terminated),
-            np.stack(truncated) | ~np.stack(real),
-            gamma=self.gamma,
-            decay=GAE,
-        )
+        scaled, cuts = np.stack(rewards) / self.square**0.5, np.stack(truncated) | ~np.stack(real)
+        estimates = advantages(scaled, values.numpy(), np.stack(terminated), cuts, gamma=self.gamma, decay=GAE)
         counted = torch.as_tensor(np.stack(real))
         read, drawn, gains, before = (
             column[counted]
@@ -279,12 +238,7 @@ class _Rollouts:
 
 
 def true_returns(
-    environment: str,
-    policy: ShortPolicy | None,
-    *,
-    episodes: int,
-    seed: int,
-    truth: RewardFunction | None = None,
+    environment: str, policy: ShortPolicy | None, *, episodes: int, seed: int, truth: RewardFunction | None = None
 ) -> FloatArray:
     """Measure the undiscounted true returns of the first episodes of each copy, by start; of random actions without a policy.
 

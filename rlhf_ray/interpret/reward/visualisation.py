@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,17 +35,11 @@ MOST_CODES, CHANGES, MOST_TRIED = 16, 4, 3000
 
 @dataclass(frozen=True)
 class Objective:
-    """What an input is made for.
+    """What an input is made for: a high reward, or a layer's mean activation along a direction over positions."""
 
-    Attributes:
-        layer: layer to look into; None for the reward itself.
-        direction: ``[channels]``: the objective is the mean over positions of the layer's activations along it.
-        low: whether to look for low values.
-    """
-
-    layer: Layer | None = None
-    direction: FloatArray | None = None
-    low: bool = False
+    layer: Layer | None = None  # None for the reward itself
+    direction: FloatArray | None = None  # [channels]
+    low: bool = False  # whether to look for low values
 
     @property
     def sign(self) -> float:
@@ -55,7 +50,7 @@ class Objective:
         """Compute the value with gradients, ``[n]``."""
         if self.layer is None or self.direction is None:
             return reward.forward(*arguments)
-        activations = self.layer.run(reward, arguments)[1]
+        activations = self.layer.run(reward, arguments)
         direction = torch.as_tensor(self.direction, dtype=activations.dtype)
         return activations.flatten(2).mean(2) @ direction if activations.dim() > 2 else activations @ direction
 
@@ -71,31 +66,22 @@ class Objective:
 class VisualisationSettings:
     """How inputs are made.
 
-    Attributes:
-        steps: gradient steps.
-        best_action: whether the action suits the objective best, too; else it is that of a step of the data.
-        regularised: whether something keeps the inputs near the data: images are changed by their spectrum, moved at random and
-            have at most the data's total variation; vectors are pulled to the data. Else pixels change, and vectors keep to ranges.
+    Regularised, something keeps them near the data: images are changed by their spectrum, moved at random and have at most the
+    data's total variation; vectors are pulled to the data. Else pixels change, and vectors keep to ranges.
     """
 
-    steps: int = 200
-    best_action: bool = False
+    steps: int = 200  # gradient steps
+    best_action: bool = False  # whether the action suits the objective best, too; else it is that of a step of the data
     regularised: bool = True
 
 
 @dataclass(frozen=True)
 class Visualisations:
-    """Inputs that were made, in the environment's types and range.
+    """Inputs that were made, in the environment's types and range."""
 
-    Attributes:
-        steps: the inputs as steps; their rewards are unknown (NaN).
-        rewards: the reward of each.
-        distances: how far each is from the data.
-    """
-
-    steps: Transitions
+    steps: Transitions  # their rewards are unknown (NaN)
     rewards: FloatArray
-    distances: list[Distance]
+    distances: list[Distance]  # from the data
 
     @property
     def off(self) -> list[bool]:
@@ -149,14 +135,8 @@ def optimise(
     Images are changed by their pixels or spectrum; vectors within the range of the data; grids of codes cell by cell, without
     gradients. Frames that the reward doesn't see stay as in a step of the data.
 
-    Args:
-        reward: the reward.
-        data: steps of the environment: starts, ranges, and what the inputs are compared with.
-        seed: draws starts and transformations.
-        objective: what to make the inputs for.
-        count: number of inputs, which are made in one batch.
-        settings: how.
-        manifold: of ``data``; made if None.
+    Starts and transformations are drawn by ``seed``; starts, ranges, and what the inputs are compared with are those of ``data``,
+    whose ``manifold`` is made if it is None. All inputs are made in one batch.
 
     Raises:
         NotDifferentiableError: the reward has no gradients, and the observations are no grids of codes.
@@ -271,8 +251,10 @@ class _Ranged:
         return self.low + self.range * torch.sigmoid(self.logits)
 
 
-class _Images:
-    """Images as parameters."""
+class _Made(ABC):
+    """Frames as parameters: a call returns both frames, and a penalty of each step ``[n]``."""
+
+    parameter: Tensor
 
     def __init__(
         self,
@@ -284,10 +266,26 @@ class _Images:
         generator: torch.Generator,
     ):
         self.starts, self.frames, self.regularised, self.generator = starts, frames, regularised, generator
-        self.fixed = _tensors(starts)
-        *shape, channels = starts.observations.shape
-        begin = 0.5 + 0.05 * torch.randn((*shape, channels * len(frames)), generator=generator)
-        self.parameter, self.images = (fourier if regularised else pixels)(begin)
+        self.fixed: dict[str, Tensor] = {
+            name: torch.as_tensor(np.array(getattr(starts, field), np.float32)) for name, field in FIELDS.items()
+        }
+        self.prepare(data, manifold)
+
+    @abstractmethod
+    def prepare(self, data: Transitions, manifold: Manifold) -> None: ...
+
+    def with_arrays(self, arrays: list[Array]) -> Transitions:
+        """Return the steps with these frames."""
+        return self.starts.with_(**dict(zip(map(FIELDS.__getitem__, self.frames), arrays, strict=True)))
+
+
+class _Images(_Made):
+    """Images as parameters."""
+
+    def prepare(self, data: Transitions, manifold: Manifold) -> None:
+        *shape, channels = self.starts.observations.shape
+        begin = 0.5 + 0.05 * torch.randn((*shape, channels * len(self.frames)), generator=self.generator)
+        self.parameter, self.images = (fourier if self.regularised else pixels)(begin)
         self.most = VARIATION * (manifold.mean_variation or 1.0)
 
     def made(self) -> list[Tensor]:
@@ -296,7 +294,6 @@ class _Images:
         return [_at_most(each, self.most) for each in found] if self.regularised else list(found)
 
     def __call__(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return both frames, and a penalty of each step ``[n]``."""
         images = torch.cat(self.made(), -1)
         if self.regularised:
             images = moved(images, self.generator)
@@ -304,27 +301,17 @@ class _Images:
         return self.fixed | values, torch.zeros(len(images))
 
     def steps(self) -> Transitions:
-        """Return the steps with these images."""
         with torch.no_grad():
-            arrays = [np.ascontiguousarray((255.0 * of).round().to(torch.uint8).numpy()) for of in self.made()]
-        return self.starts.with_(**dict(zip(map(FIELDS.__getitem__, self.frames), arrays, strict=True)))
+            return self.with_arrays(
+                [np.ascontiguousarray((255.0 * of).round().to(torch.uint8).numpy()) for of in self.made()]
+            )
 
 
-class _Vectors:
+class _Vectors(_Made):
     """Vectors as parameters, within the data's range feature by feature."""
 
-    def __init__(
-        self,
-        data: Transitions,
-        starts: Transitions,
-        frames: tuple[Frame, ...],
-        manifold: Manifold,
-        regularised: bool,
-        generator: torch.Generator,
-    ):
-        self.starts, self.frames, self.pull = starts, frames, PULL if regularised else 0.0
-        self.fixed = _tensors(starts)
-        known = flat(data, frames)
+    def prepare(self, data: Transitions, manifold: Manifold) -> None:
+        known = flat(data, self.frames)
         self.ranged = _Ranged(torch.as_tensor(known))
         whole = known.astype(np.float64)
         mean, std = whole.mean(0), whole.std(0)
@@ -334,12 +321,12 @@ class _Vectors:
         lengths = np.sqrt(np.einsum("ni,ij,nj->n", standard, inverse, standard))
         self.typical = max(float(np.quantile(lengths, 0.95)), 1e-6)
         self.mean, self.std, self.inverse = map(torch.as_tensor, (mean, std, inverse))
-        begin = 0.5 * torch.randn((len(starts), len(mean)), generator=generator)
+        begin = 0.5 * torch.randn((len(self.starts), len(mean)), generator=self.generator)
         self.ranged.start(begin * self.std.float() + self.mean.float())
         self.parameter = self.ranged.logits
 
     def __call__(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return both frames, and a penalty of each step ``[n]`` for its Mahalanobis distance from the data's mean."""
+        # The penalty is for the Mahalanobis distance from the data's mean.
         made = self.ranged()
         shape = self.starts.observations.shape
         values = {
@@ -348,21 +335,16 @@ class _Vectors:
         standard = (made.double() - self.mean) / self.std
         squared = ((standard @ self.inverse) * standard).sum(1)
         distance = (squared.clamp_min(1e-12).sqrt() / self.typical).float()
-        return self.fixed | values, self.pull * (distance - 1.0).clamp_min(0.0)
+        return self.fixed | values, (PULL if self.regularised else 0.0) * (distance - 1.0).clamp_min(0.0)
 
     def steps(self) -> Transitions:
-        """Return the steps with these vectors."""
         with torch.no_grad():
             values = self()[0]
         dtype = self.starts.observations.dtype
-        arrays = {FIELDS[name]: values[name].numpy() for name in self.frames}
-        if np.issubdtype(dtype, np.integer):
-            arrays = {name: of.round() for name, of in arrays.items()}
-        return self.starts.with_(**{name: of.astype(dtype) for name, of in arrays.items()})
-
-
-def _tensors(steps: Transitions) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(np.array(getattr(steps, field), np.float32)) for name, field in FIELDS.items()}
+        arrays = [values[name].numpy() for name in self.frames]
+        return self.with_arrays(
+            [(of.round() if np.issubdtype(dtype, np.integer) else of).astype(dtype) for of in arrays]
+        )
 
 
 def pixels(start: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:

@@ -12,7 +12,7 @@ from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.changes import objects_in, patch_beside, repaint
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.agent.steps.attribution import through_time
-from rlhf_ray.interpret.attribution.gradients import Saliency
+from rlhf_ray.interpret.attribution.gradients import Slope
 from tests.interpret.agent.linear_world import (
     BOX,
     DISCRETE,
@@ -116,7 +116,7 @@ def test_the_worlds_memory_takes_the_frames_place():
     with pytest.raises(SettingError, match="takes the frame's place"):
         AgentQuestion(LinearAgent(), questions.value(), world=LinearWorld(), sources=("frame", "world"))
     question, moments, _ = asked(LinearAgent(), context=2, steps=2, world=LinearWorld(), sources=("world", "memory"))
-    assert Saliency().attribute(question.against(moments), moments)["world"].shape == (5, 5)
+    assert Slope().attribute(question.against(moments), moments)["world"].shape == (5, 5)
     with pytest.raises(SettingError, match="no typical values"):
         _ = question.typical
 

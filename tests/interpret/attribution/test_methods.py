@@ -9,30 +9,25 @@ import torch
 
 from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
-from rlhf_ray.interpret.attribution.checks import Judge
 from rlhf_ray.interpret.attribution.drawing import draw, largest
-from rlhf_ray.interpret.attribution.gradcam import last_convolutions
-from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
+from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
+from rlhf_ray.interpret.attribution.gradients import IntegratedGradients, last_convolutions
 from rlhf_ray.interpret.attribution.interventions import input_effects, part_effects
-from rlhf_ray.interpret.attribution.method import Method
+from rlhf_ray.interpret.attribution.question import Method
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps import attribution as section
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, TableReward, TorchReward
-from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.reward.functions import CallableReward, ImitationReward, TableReward, TorchReward
 from tests.interpret.agent import linear_world
 from tests.interpret.agent.linear_world import LinearAgent, network_agent, random_episodes
-from tests.interpret.contexts import run_step
+from tests.interpret.contexts import ensemble_of, run_step, steps_of
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, CONTINUOUS = gym.spaces.Discrete(3), gym.spaces.Box(-2, 2, (2,), np.float32)
-ALL = RewardModelSettings(use_next_state=True, use_done=True, ensemble_size=2)
 
 
 def image(channels):
@@ -40,8 +35,7 @@ def image(channels):
 
 
 def ensemble(observations, actions):
-    torch.manual_seed(0)
-    return EnsembleReward(RewardEnsemble(observations, actions, ALL))
+    return ensemble_of(observations, actions, use_done=True)
 
 
 def of_imitation(observations, actions):
@@ -75,7 +69,7 @@ def steps_for(reward, n=40, seed=0):
     for space in spaces:
         space.seed(seed)
     before, actions, after = (np.stack([space.sample() for _ in range(n)]) for space in spaces)
-    return Transitions(before, actions, after, rng.random(n) < 0.3, rng.random(n), np.arange(n) // 8, np.arange(n) % 8)
+    return steps_of(before, after, actions=actions, ends=rng.random(n) < 0.3, rewards=rng.random(n), length=8)
 
 
 def question_for(reward):
@@ -162,16 +156,6 @@ def test_integrated_gradients_of_an_agent_are_complete():
     assert np.allclose(question.gap(moments, found), np.abs(sums - change), atol=1e-6)
 
 
-def test_the_gap_falls_with_the_points_of_integration():
-    question = question_for(ensemble(VECTOR, CONTINUOUS))
-    gaps = [
-        question.gap(question.data, IntegratedGradients(n, most=n).attribute(question, question.data)).max()
-        for n in (2, 8, 64)
-    ]
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 0.03 * question.unit  # small inputs curve the path: symlog
-
-
 def test_occlusion_is_captums():
     from captum.attr import FeatureAblation
 
@@ -251,7 +235,7 @@ def test_a_map_that_any_network_gives_is_crossed_out():
             return {name: np.abs(of.astype(float)) for name, of in question.arrays(moments).items()}
 
     question = question_for(ensemble(VECTOR, CONTINUOUS))
-    judge = Judge(question, question.data[:8], updates=5)
+    judge = section.Judge(question, question.data[:8], updates=5)
     judged = judge.judge(ShowsTheData())
     assert [check.passed for check in judged.checks[:2]] == [False, False]
     assert judged.checks[0].value == pytest.approx(1.0)
@@ -273,19 +257,6 @@ def test_a_constant_reward_has_maps_of_zeros():
     assert found.skipped == "The reward is the same on all steps."
 
 
-@pytest.mark.slow
-def test_the_section_says_what_is_ignored_and_is_the_same_twice():
-    reward = CallableReward(a_callable, VECTOR, DISCRETE)
-    subject = Subject(reward, steps_for(reward, 200), regions=regions_of(VECTOR), effort=0.5)
-    found, again = run_step(section, subject), run_step(section, subject)
-    inputs = dict(found.tables[1].rows)
-    assert inputs["action"] == 0.0
-    assert inputs["next state"] > 0.25
-    assert [p.image for p in found.pictures] == [p.image for p in again.pictures]
-    assert found.values == again.values
-    assert {picture.name for picture in found.pictures} == ALWAYS
-
-
 def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     class Step(TorchReward):
         """Steps with feature 0, slides with the others a little: the gradient sees only the slide."""
@@ -301,7 +272,7 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     reward = Step()
     question = question_for(reward)
     above = question.data.next_observations[:, 0] > 0.0
-    judge = Judge(question, question.data[above != (question.usual("next_state")[0] > 0.0)])
+    judge = section.Judge(question, question.data[above != (question.usual("next_state")[0] > 0.0)])
     judged = judge.judge(EVERY["saliency"])
     assert judged.crossed_out.startswith("It ranks the parts otherwise")
     trust = section.gradient_against_intervention(question, judge, {"saliency": judged.maps})
@@ -309,3 +280,22 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     assert trust.gradient < 0.05
     assert trust.check().remedy.startswith("The gradient misses")
     assert section.GradientTrust(trust.ablation, 0.5).check().remedy == ""
+
+
+def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
+    question, moments = asked(LinearAgent(), count=20)
+    maps = EVERY["occlusion_typical"].attribute(question, moments)["memory"]
+    found = curves(question, moments, {"right": maps, "wrong": 1.0 / maps}, np.random.default_rng(0), "memory")
+    assert found["right"].faithful
+    assert found["right"].areas["deletion"] > found["right"].areas["random_deletion"]
+    assert not found["wrong"].faithful
+    of_frame = EVERY["saliency"].attribute(question, moments)["frame"]
+    frame = curves(question, moments, {"frame": of_frame}, np.random.default_rng(0), "frame")["frame"]
+    assert frame.deletion[0] == 0
+    assert frame.insertion[-1] == 0
+    assert frame.random_deletion.shape == (10, 4)
+
+
+def test_rank_correlation_of_a_constant_is_zero():
+    assert rank_correlation(np.zeros(5), np.arange(5.0)) == 0.0
+    assert rank_correlation(np.arange(5.0), np.arange(5.0) ** 3) == pytest.approx(1.0)

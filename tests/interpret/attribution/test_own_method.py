@@ -14,7 +14,7 @@ from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps.attribution import STEP
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.attribution import known_methods, methods_key
-from rlhf_ray.interpret.attribution.method import Method
+from rlhf_ray.interpret.attribution.question import Method
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
@@ -59,21 +59,6 @@ def own(tmp_path, monkeypatch):
 @pytest.fixture
 def reward():
     return CallableReward(a_callable, VECTOR, gym.spaces.Discrete(3))
-
-
-@pytest.mark.slow
-def test_it_stands_in_the_report_about_a_reward_with_its_checks(own, reward, tmp_path):
-    subject = Subject(
-        reward, steps_for(reward, 200), effort=0.5, methods=("their_methods:Deviation", "occlusion_typical")
-    )
-    report = report_reward(subject, tmp_path / "report", ["attribution"])
-    [section] = report.sections
-    assert list(section.values["methods"]) == ["Deviation", "occlusion_typical"]
-    mine, theirs = section.values["methods"].values()
-    assert mine["checks"] == theirs["checks"]  # it computes the same
-    assert mine["checks"]["agreement with interventions"]["value"] > 0.4
-    assert {picture.name for picture in section.pictures} == {"Deviation", "occlusion_typical"}
-    assert "Deviation" in report.page.read_text()
 
 
 @pytest.mark.slow

@@ -1,14 +1,28 @@
-"""Effects of exchanges on rewards whose effects are known by construction."""
+"""Effects, where a reward differs, and worlds that there can be: known by construction."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.association import associations, told_by
-from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, Order, StepPairs, levelled, nudged
+from benchmarks.planted_causes.environments import KEYS, RANDOM, played
+from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS
+from rlhf_ray.interpret.effects.edits import object_codes, world_edits
+from rlhf_ray.interpret.effects.exchange import (
+    DIFFERENCE,
+    LEARNED,
+    TRUE,
+    Order,
+    StepPairs,
+    associations,
+    levelled,
+    nudged,
+    told_by,
+)
 from rlhf_ray.interpret.effects.parts import StepPart
+from rlhf_ray.interpret.effects.regions import regions_of
+from rlhf_ray.interpret.effects.tree import columns_of, difference_tree
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import steps_of
 
 SPACE, ACTIONS = gym.spaces.Box(-9, 9, (4,), np.float64), gym.spaces.Discrete(3)
 
@@ -16,10 +30,9 @@ SPACE, ACTIONS = gym.spaces.Box(-9, 9, (4,), np.float64), gym.spaces.Discrete(3)
 def steps(count=2000, length=20, seed=0):
     """Independent normal features, so that effects have closed forms."""
     rng = np.random.default_rng(seed)
-    number = np.arange(count)
     seen, after = rng.normal(size=(2, count, 4))
-    rest = (number % length == length - 1, seen[:, 0], number // length, number % length)
-    return Transitions(seen, rng.integers(0, 3, count), after, *rest)
+    ends, actions = np.arange(count) % length == length - 1, rng.integers(0, 3, count)
+    return steps_of(seen, after, actions=actions, rewards=seen[:, 0], ends=ends, length=length)
 
 
 def reward_of(function):
@@ -107,9 +120,8 @@ def test_a_constant_reward_has_no_order_to_lose():
 
 def test_noise_is_lost_by_a_hair_and_a_smooth_reward_is_not():
     for function, low, high in ((lambda o, a, p, d: np.sin(1e7 * o[:, 0]), 0.8, 1.2), (first, 0.0, 0.001)):
-        hair = StepPairs(reward_of(function), None, steps(), 2000, np.random.default_rng(1)).hair(
-            np.random.default_rng(2)
-        )
+        pairs = StepPairs(reward_of(function), None, steps(), 2000, np.random.default_rng(1))
+        hair = pairs.hair(np.random.default_rng(2))
         assert low <= hair.figures[LEARNED].mean <= high
 
 
@@ -141,9 +153,8 @@ def test_what_goes_with_it_is_the_correlation_ratio():
     assert abs(time[TRUE].mean) < 0.02
     levels, values = np.repeat(np.arange(4), 500), np.random.default_rng(0).normal(size=2000)
     assert abs(told_by(levels, values)) < 0.01
-    assert told_by(levels, levels + values) == pytest.approx(
-        1.25 / 2.25, abs=0.05
-    )  # variance of the levels beside the noise's
+    # The variance of the levels beside the noise's.
+    assert told_by(levels, levels + values) == pytest.approx(1.25 / 2.25, abs=0.05)
 
 
 def test_steps_outside_a_rewards_domain_are_left_out_and_counted():
@@ -155,3 +166,59 @@ def test_steps_outside_a_rewards_domain_are_left_out_and_counted():
     found = pairs.effect("shifted", lambda own, donor: donor.with_(observations=other[: len(donor)] * 1.0))
     assert pairs.outside["shifted"] == pytest.approx(0.5)
     assert 0.8 < found.figures[LEARNED].mean < 1.2
+
+
+def tree(change):
+    data = steps(4000)
+    true = data.observations[:, 0]
+    return difference_tree(change(data, true), true, data, regions_of(SPACE), ACTIONS)
+
+
+def test_a_hole_has_its_bounds_its_share_and_its_sign():
+    found = tree(lambda data, true: np.where((data.observations[:, 3] > 1.5) & (data.actions == 2), -9.0, true))
+    hole = [leaf for leaf in found.leaves if leaf.difference.high < -0.2]
+    assert found.leaves[0] in hole
+    assert all("feature 3 > 1.5" in leaf.path and "action" in leaf.path for leaf in hole)
+    assert sum(leaf.share for leaf in hole) == pytest.approx(0.0668 / 3, abs=0.01)
+
+
+def test_equal_orders_have_no_tree():
+    assert tree(lambda data, true: np.exp(true)) is None
+
+
+def test_a_bonus_for_the_end_is_one():
+    leaves = tree(lambda data, true: true + 9.0 * data.terminated).leaves
+    ends = ("whether the step ends the episode > 0.5", "the step of the episode > 18.5")  # the same steps here
+    bonus = [leaf for leaf in leaves if leaf.path.startswith(ends)]
+    assert leaves[0] in bonus
+    assert sum(leaf.share for leaf in bonus) == pytest.approx(0.05)
+    assert sum(leaf.share * leaf.difference.mean for leaf in bonus) / 0.05 == pytest.approx(0.5, abs=0.05)
+
+
+def test_choices_and_state_columns_can_be_split_on():
+    data = steps(100)
+    data = data.with_(columns={"state.lamp_lit": data.actions == 1, "policy": data.actions})
+    columns = columns_of(data, regions_of(SPACE), gym.spaces.Discrete(3))
+    assert {"the action", "whether the action is 2", "lamp lit", "the step of the episode"} <= set(columns)
+    assert "policy" not in columns
+
+
+def test_every_edit_leaves_one_agent_and_changes_what_it_says():
+    data = played(KEYS)
+    edits = dict(world_edits(data, OBJECTS, np.random.default_rng(0)))
+    for name, change in edits.items():
+        after = change(data, data)
+        for frames in (after.observations, after.next_observations):
+            assert ((frames == AGENT).sum(1) == 1).all(), name
+    assert not any(name.startswith("the agent is not") or name == "the agent is there once more" for name in edits)
+    gone = edits["the goal is not there"](data, data)
+    assert not (gone.observations == GOAL).any()
+    vanished = edits["the goal disappears in the step"](data, data)
+    assert (vanished.observations == data.observations).all()
+    assert not (vanished.next_observations == GOAL).any()
+    twice = edits["the goal is there once more"](data, data)
+    assert ((twice.observations == GOAL).sum(1) == (data.observations == GOAL).sum(1) + 1).all()
+
+
+def test_objects_are_all_codes_but_free_cells_and_walls_that_never_move():
+    assert set(object_codes(played(RANDOM))) == {AGENT, GOAL}

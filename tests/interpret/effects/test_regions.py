@@ -5,7 +5,6 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from rlhf_ray.data.spaces import names_in, planes_in, space_from_json, space_to_json, take_names
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.data.views import view_of
 from rlhf_ray.interpret.attribution import METHODS
 from rlhf_ray.interpret.attribution.drawing import draw
@@ -15,6 +14,7 @@ from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps.effects import measure
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import steps_of
 
 CAMERA = Box(0, 255, (16, 16, 3), np.uint8)
 SEEN = view_of(Dict({"camera": CAMERA, "speed": Box(-1, 1, (1,)), "goal": Box(-1, 1, (2,))})).space
@@ -28,9 +28,7 @@ def driving(n=240):
     frames[..., :3] = rng.integers(0, 256, (n + 1, 1, 1, 3))
     for frame, (row, column) in zip(frames, rng.integers(0, 12, (n + 1, 2)), strict=True):
         frame[row : row + 4, column : column + 4, 3:] = (255, 220, 0)
-    at = np.arange(n)
-    unknown, none = np.full(n, np.nan), np.zeros(n, bool)
-    return Transitions(frames[:-1], np.zeros(n, int), frames[1:], none, unknown, at // 24, at % 24)
+    return steps_of(frames[:-1], frames[1:], rewards=np.full(n, np.nan), length=24)
 
 
 def test_regions_are_the_patches_of_the_images_and_each_number_beside_them():

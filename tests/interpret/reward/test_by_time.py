@@ -4,39 +4,20 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.steps import by_time as section
-from rlhf_ray.interpret.reward.steps.by_time import change_points, events, rescaled
+from rlhf_ray.interpret.reward.steps.by_time import events
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import run_step, steps_of, why_not
 
 SPACE = gym.spaces.Box(-10, 10, (1,), np.float32)
 
 
 def episodes(rng, count=6, length=60, rewards=None, **columns):
     n = count * length
-    values = rng.normal(size=(n, 1)).astype(np.float32)
-    return Transitions(
-        values,
-        np.zeros(n, np.int64),
-        values,
-        np.arange(n) % length == length - 1,
-        np.zeros(n) if rewards is None else rewards,
-        np.repeat(np.arange(count), length),
-        np.tile(np.arange(length), count),
-        columns,
-    )
-
-
-def test_change_points_are_exact():
-    rng = np.random.default_rng(0)
-    values = np.repeat([0.0, 2.0, -1.0], [30, 20, 50])
-    assert change_points(values).tolist() == [30, 50]
-    assert change_points(values + 0.1 * rng.normal(size=100)).tolist() == [30, 50]
-    assert change_points(rng.normal(size=200)).tolist() == []
-    assert change_points(np.zeros(10)).tolist() == []
-    assert change_points(np.zeros(1)).tolist() == []
+    ends = np.arange(n) % length == length - 1
+    seen = rng.normal(size=(n, 1)).astype(np.float32)
+    return steps_of(seen, rewards=rewards, ends=ends, length=length, columns=columns)
 
 
 def test_events():
@@ -51,12 +32,6 @@ def test_events():
     assert set(found) == {"terminated", "true reward", "state.level"}
     assert np.flatnonzero(found["state.level"])[:2].tolist() == [9, 19]  # the transitions to 10 and 20
     assert not found["state.level"][59]  # no next state is recorded of an episode's last step
-
-
-def test_rescaled_rewards_have_the_true_ones_scale():
-    true = np.array([0.0, 1.0, 2.0, np.nan])
-    assert rescaled(np.array([10.0, 30.0, 50.0, 70.0]), true) == pytest.approx([0.0, 1.0, 2.0, 3.0])
-    assert rescaled(np.ones(4), true).tolist() == [1.0] * 4
 
 
 def test_a_late_reward_correlates_at_its_lag_and_is_drawn_the_same_twice():

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.consistency import check_function, consistency, gradients_are_own
 from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps.header import function_checks
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, ImitationReward, TorchReward
+from tests.interpret.contexts import steps_of
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -20,10 +20,7 @@ def data(space=SPACE, n=120):
     rng = np.random.default_rng(0)
     top = np.minimum(space.high, 255)
     seen = (rng.random((n + 1, *space.shape)) * (top - space.low) + space.low).astype(space.dtype)
-    steps = np.arange(n)
-    return Transitions(
-        seen[:-1], rng.integers(2, size=n), seen[1:], rng.random(n) < 0.2, np.zeros(n), steps // 12, steps % 12
-    )
+    return steps_of(seen[:-1], seen[1:], actions=rng.integers(2, size=n), ends=rng.random(n) < 0.2)
 
 
 def of_function(function):
@@ -39,10 +36,6 @@ def with_module(*layers):
             return module(torch.as_tensor(observations)).squeeze(1).numpy()
 
     return reward, module
-
-
-def noisy(observations, actions, next_observations, terminated):
-    return observations[:, 0] + np.random.standard_normal(len(observations))
 
 
 class Counting:
@@ -71,25 +64,21 @@ def test_a_function_is_one():
 
 
 def test_random_numbers_are_told_when_it_is_asked_again():
-    found = consistency(of_function(noisy), data())
+    noisy = of_function(lambda o, a, n, d: o[:, 0] + np.random.standard_normal(len(o)))
+    found = consistency(noisy, data())
     assert found.fault == "again"
-    assert (
-        1.0 < found.again < 10.0
-    )  # the noise's standard deviation is most of the reward's; 64 differences of two draws
-    with pytest.raises(
-        SettingError, match=r"'planted' is not a function of a step: asked twice .* draw no random numbers"
-    ):
-        check_function(of_function(noisy), data())
+    assert 1.0 < found.again < 10.0  # the noise is most of the reward; 64 differences of two draws
+    said = "'planted' is not a function of a step: asked twice .* draw no random numbers"
+    with pytest.raises(SettingError, match=said):
+        check_function(noisy, data())
 
 
-@pytest.mark.parametrize(
-    ("layer", "fault"), [(torch.nn.Dropout(0.5), "alone"), (torch.nn.BatchNorm1d(16), "alone")], ids=["dropout", "norm"]
-)
-def test_a_network_in_training_mode_is_told_by_its_layer_and_left_as_it_is(layer, fault):
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(16)], ids=["dropout", "norm"])
+def test_a_network_in_training_mode_is_told_by_its_layer_and_left_as_it_is(layer):
     function, module = with_module(layer)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     found = consistency(of_function(function), data())
-    assert found.fault == fault
+    assert found.fault == "alone"
     assert found.training == (type(layer).__name__,)
     assert all(torch.equal(value, module.state_dict()[name]) for name, value in before.items())
     with pytest.raises(SettingError, match=rf"in training mode: {type(layer).__name__}; call \.eval\(\)") as refusal:
@@ -101,15 +90,10 @@ def test_a_network_in_training_mode_is_told_by_its_layer_and_left_as_it_is(layer
 
 def test_what_depends_on_the_batch_is_told_with_its_size():
     steps = data()
-
-    def centred(observations, actions, next_observations, terminated):
-        return observations[:, 0] - observations[:, 0].mean()
-
-    found = consistency(of_function(centred), steps)
+    found = consistency(of_function(lambda o, a, n, d: o[:, 0] - o[:, 0].mean()), steps)
     assert found.fault == "alone"
-    assert found.alone == pytest.approx(
-        np.abs(steps.observations[:, 0]).max() / steps.observations[:, 0].std(), rel=0.1
-    )
+    first = steps.observations[:, 0]
+    assert found.alone == pytest.approx(np.abs(first).max() / first.std(), rel=0.1)
 
 
 def test_what_remembers_or_changes_its_inputs_is_warned_of_and_explained_nevertheless():
@@ -198,11 +182,7 @@ def test_networks_of_imitation_are_explained_as_they_are_used(kind):
 
 
 def test_rewards_that_are_not_finite_are_counted():
-    space, choice = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(2)
-    states = np.arange(80, dtype=np.float32).reshape(40, 2)
-    data = Transitions(
-        states, np.zeros(40, int), states, np.zeros(40, bool), np.zeros(40), np.zeros(40, int), np.arange(40)
-    )
-    reward = CallableReward(lambda o, a, p, d: np.where(o[:, 0] % 20 == 6, np.nan, o[:, 1]), space, choice)
+    states = np.arange(120, dtype=np.float32).reshape(40, 3)
+    reward = of_function(lambda o, a, p, d: np.where(o[:, 0] % 30 == 9, np.nan, o[:, 1]))
     with pytest.raises(SettingError, match="on 4 of 40 steps, the first of them number 3 "):
-        check_function(reward, data)
+        check_function(reward, steps_of(states))

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import examples as section
 from rlhf_ray.interpret.reward.steps.examples import AROUND, QUANTILES, checksums, examples, films, misjudged
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from tests.interpret.contexts import run_step
+from tests.interpret.contexts import run_step, steps_of
 
 SPACE = gym.spaces.Box(-9, 9, (4,))
 
@@ -20,8 +19,7 @@ SPACE = gym.spaces.Box(-9, 9, (4,))
 def data():
     rng = np.random.default_rng(0)
     states = rng.integers(0, 6, (200, 4)).astype(np.float32)  # many equal rewards
-    rest = (np.zeros(200, bool), -states[:, 0].astype(float), np.arange(200) // 20, np.arange(200) % 20)
-    return Transitions(states, rng.integers(0, 3, 200), states, *rest)
+    return steps_of(states, actions=rng.integers(0, 3, 200), rewards=-states[:, 0].astype(float), length=20)
 
 
 REWARD = CallableReward(lambda o, a, p, d: o[:, 0] + o[:, 1], SPACE, gym.spaces.Discrete(3))
@@ -81,9 +79,7 @@ def test_misjudged_steps_are_those_whose_places_differ_most(data):
 
 def test_films_show_the_steps_around_and_stay_within_the_episode():
     frames = np.arange(60, dtype=np.uint8)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
-    zeros = np.zeros(60)
-    steps = (np.arange(60) // 20, np.arange(60) % 20)
-    data = Transitions(frames, zeros.astype(int), frames + 1, zeros.astype(bool), zeros, *steps)
+    data = steps_of(frames, frames + 1, length=20)
     film = Image.open(io.BytesIO(films([np.array([30, 21]), np.array([45])], data)))
     assert film.n_frames == 2 * AROUND + 1
     shown = []
@@ -91,10 +87,10 @@ def test_films_show_the_steps_around_and_stay_within_the_episode():
         film.seek(at)
         picture = np.asarray(film.convert("RGB"))
         half, side = picture.shape[0] // 2, picture.shape[1] // 2
-        shown.append(
-            (picture[5, 5, 0], picture[5, side + 5, 0], picture[half + 5, 5, 0], picture[half + 5, side + 5, 0])
-        )
-    assert [row[0] for row in shown] == [step + 1 for step in range(22, 39)]
-    assert [row[1] for row in shown] == [max(step, 20) + 1 for step in range(13, 30)]
-    assert [row[2] for row in shown] == [max(step, 40) + 1 for step in range(37, 54)]
-    assert {row[3] for row in shown} == {0}
+        shown.append([picture[y, x, 0] for y in (5, half + 5) for x in (5, side + 5)])
+    assert np.transpose(shown).tolist() == [
+        [step + 1 for step in range(22, 39)],
+        [max(step, 20) + 1 for step in range(13, 30)],
+        [max(step, 40) + 1 for step in range(37, 54)],
+        [0] * film.n_frames,
+    ]

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from benchmarks.planted_causes.environments import PENDULUM, played, potential, swing
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.steps import header
@@ -13,7 +12,7 @@ from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.trained import share_of_gain, taught
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward.functions import CallableReward, TableReward
-from tests.interpret.contexts import run_step
+from tests.interpret.contexts import run_step, steps_of
 
 SPACE, ACTIONS = gym.spaces.Box(-9, 9, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -21,13 +20,12 @@ SPACE, ACTIONS = gym.spaces.Box(-9, 9, (3,), np.float32), gym.spaces.Discrete(2)
 def steps(n=600):
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(n, 3)).astype(np.float32)
-    rest = (np.zeros(n, bool), seen[:, 0].astype(float), np.arange(n) // 20, np.arange(n) % 20)
-    return Transitions(seen, rng.integers(2, size=n), np.roll(seen, -1, 0), *rest)
+    actions, rewards = rng.integers(2, size=n), seen[:, 0].astype(float)
+    return steps_of(seen, np.roll(seen, -1, 0), actions=actions, rewards=rewards, length=20)
 
 
 def subject(function, truth=lambda o, a, n, d: o[:, 0]):
-    rewards = (CallableReward(each, SPACE, ACTIONS) for each in (function, truth))
-    reward, true = rewards
+    reward, true = (CallableReward(each, SPACE, ACTIONS) for each in (function, truth))
     return Subject(reward, steps(), truth=true)
 
 
@@ -49,9 +47,7 @@ def test_the_truth_is_exact_and_its_opposite_is_not():
 def test_of_pairs_with_two_levels_half_are_ties():
     rng = np.random.default_rng(0)
     true = np.arange(600.0)
-    levels = (
-        true >= 300
-    ) * 1.0  # pairs across the levels are in order: half of all; the others are ties, which count half
+    levels = (true >= 300) * 1.0  # pairs across the levels are in order: half of all; the others are ties
     found = header.pairs_in_order(levels, true, np.arange(600) // 20, rng)
     assert found.mean == pytest.approx(0.75, abs=0.01)
     assert found.low < 0.75 < found.high

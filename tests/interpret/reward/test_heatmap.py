@@ -3,16 +3,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.steps import heatmap as section
-from rlhf_ray.interpret.reward.steps.heatmap import draw, measure, move_values, triangle
+from rlhf_ray.interpret.reward.steps.heatmap import draw, move_values, moves, triangle
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, RewardFunction, TableReward
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import run_step, steps_of, why_not
 
 STAY, UP, RIGHT, DOWN, LEFT = range(5)
 
@@ -23,8 +21,7 @@ def _states(name: str) -> GridStates:
 
 
 def _subject(reward: RewardFunction, environment: str | None) -> Subject:
-    none = np.zeros(0)
-    return Subject(reward, Transitions(none, none, none, none.astype(bool), none, none, none), environment=environment)
+    return Subject(reward, steps_of(np.zeros(0)), environment=environment)
 
 
 def test_each_move_has_the_reward_of_where_it_leads() -> None:
@@ -32,24 +29,22 @@ def test_each_move_has_the_reward_of_where_it_leads() -> None:
     table = np.zeros((16, 5, 16))
     table[:, :, 0 * 4 + 3] = 1.0
     states = _states("EmptyMaze4")
-    moves = move_values(TableReward(table), states, "")
-    worth = {
-        (int(states.rows[state]), int(states.columns[state]), action)
-        for state, action in np.argwhere(moves.values == 1.0)
-    }
+    found = move_values(TableReward(table), states, "")
+    paid = np.argwhere(found.values == 1.0)
+    worth = {(int(states.rows[state]), int(states.columns[state]), action) for state, action in paid}
     assert worth == {(0, 2, RIGHT), (1, 3, UP), (0, 3, STAY)}
-    assert np.isnan(moves.values).sum() == 16  # the moves against the edge
-    assert np.isnan(moves.values[0, [UP, LEFT]]).all()
-    assert not np.isnan(moves.values[:, STAY]).any()
+    assert np.isnan(found.values).sum() == 16  # the moves against the edge
+    assert np.isnan(found.values[0, [UP, LEFT]]).all()
+    assert not np.isnan(found.values[:, STAY]).any()
 
 
 def test_key_mazes_and_levels_are_layers() -> None:
     states = _states("KeyMaze6")
-    moves = move_values(ground_truth("rlhf_ray/KeyMaze6-v0"), states, "")
+    found = move_values(ground_truth("rlhf_ray/KeyMaze6-v0"), states, "")
     assert states.layers == ("without key", "with key")
     at_goal = (states.rows == 4) & (states.columns == 4)
-    assert np.nanmax(moves.values[at_goal & (states.layer == 0)]) == 0.0
-    assert np.nanmin(moves.values[at_goal & (states.layer == 1)]) == 1.0
+    assert np.nanmax(found.values[at_goal & (states.layer == 0)]) == 0.0
+    assert np.nanmin(found.values[at_goal & (states.layer == 1)]) == 1.0
     taken = states.next_states[(states.rows == 0) & (states.columns == 1) & (states.layer == 0)][0, DOWN]
     assert states.layer[taken] == 1  # entering the key's cell leads to the other layer
     assert _states("CoinFlip").layers == ["goal at (1, 1)", "goal at (9, 9)"]
@@ -69,24 +64,16 @@ def test_any_reward_on_observations_is_evaluated_on_them() -> None:
     assert np.array_equal(learned.values, true.values, equal_nan=True)  # which is why it has no test error
     assert np.nansum(true.values) == 4
     assert np.isnan(true.values[states.terminal]).all()
-    with pytest.raises(
-        SettingError, match=r"takes observations of shape \(\), but those of the grid world have the shape \(121,\)"
-    ):
-        move_values(TableReward(np.zeros(5), actions=4), states, "")
 
 
 def test_table_has_every_valid_move_in_every_panel() -> None:
     states = _states("EmptyMaze4")
-    panels = [
-        move_values(ground_truth("rlhf_ray/EmptyMaze4-v0", shaping=shaping), states, shaping)
-        for shaping in ("none", "dense")
-    ]
-    table = measure(panels)
-    assert table.columns == ["layer", "row", "column", "move", "none", "dense"]
-    assert len(table.moves) == 16 * 5 - 16
-    right = next(row for row in table.moves if row[1:4] == [2, 1, "right"])  # into the goal at (2, 2)
+    truths = (ground_truth("rlhf_ray/EmptyMaze4-v0", shaping=shaping) for shaping in ("none", "dense"))
+    table = moves([move_values(truth, states, "") for truth in truths])
+    assert len(table) == 16 * 5 - 16
+    right = next(row for row in table if row[1:4] == [2, 1, "right"])  # into the goal at (2, 2)
     assert right[4:] == [0.0, 1.0]
-    leave = next(row for row in table.moves if row[1:4] == [2, 2, "up"])
+    leave = next(row for row in table if row[1:4] == [2, 2, "up"])
     assert leave[4] == 1.0
     assert leave[5] == pytest.approx(1.0 - 0.99)
 
@@ -110,24 +97,16 @@ def test_shapes_and_colours_are_where_the_moves_are() -> None:
     axes, bar = draw([panel], [0]).axes
     shapes, third = _shapes(axes), round(1 / 3, 3)
     assert len(shapes) == 16 * 5
-    assert {at: value for at, value in shapes.items() if value} == pytest.approx(
-        {(1 + third, 2.0): 1.0, (1 - third, 2.0): -1.0, (1.0, 2.0): 0.5, **_nan_shapes(shapes)}, nan_ok=True
-    )
-    assert set(_nan_shapes(shapes)) == {
-        *((float(i), -third) for i in range(4)),
-        *((float(i), 3 + third) for i in range(4)),
-        *((-third, float(i)) for i in range(4)),
-        *((3 + third, float(i)) for i in range(4)),
-    }
+    coloured = {at: value for at, value in shapes.items() if value and not np.isnan(value)}
+    assert coloured == pytest.approx({(1 + third, 2.0): 1.0, (1 - third, 2.0): -1.0, (1.0, 2.0): 0.5})
+    against_the_edge = {(float(i), edge) for i in range(4) for edge in (-third, 3 + third)}
+    against_the_edge |= {place[::-1] for place in against_the_edge}
+    assert {at for at, value in shapes.items() if np.isnan(value)} == against_the_edge
     assert axes.get_ylim() == (3.5, -0.5)  # row 0 at the top
     assert axes.get_title() == "worth"
     assert [text.get_text() for text in axes.texts] == ["G"]
     assert bar.get_ylabel() == "reward"
     assert triangle((0, 1)).tolist() == [[0.5, -0.5], [0.5, 0.5], [0.0, 0.0]]
-
-
-def _nan_shapes(shapes: dict[tuple[float, float], float]) -> dict[tuple[float, float], float]:
-    return {at: value for at, value in shapes.items() if np.isnan(value)}
 
 
 def test_a_factor_and_a_constant_do_not_show() -> None:

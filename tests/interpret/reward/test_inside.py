@@ -5,16 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.directions.stability import match
-from rlhf_ray.interpret.reward.layers import Layer, fit_factors, found_again, hidden_layers, layers_of
+from rlhf_ray.interpret.reward.layers import fit_factors, found_again, hidden_layers, layers_of
 from rlhf_ray.interpret.reward.steps import inside
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
-from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, why_not
+from rlhf_ray.reward.functions import CallableReward, TableReward
+from tests.interpret.contexts import ensemble_of, run_step, steps_of, why_not
 
 VECTOR, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
 IMAGE = gym.spaces.Box(0, 255, (20, 24, 2), np.uint8)
@@ -31,25 +27,17 @@ def planted_factors(seed):
 
 
 def ensemble(space=VECTOR, **changes):
-    torch.manual_seed(0)
-    settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (12, 12)} | changes)
-    return RewardEnsemble(space, ACTIONS, settings)
+    return ensemble_of(space, ACTIONS, hidden=(12, 12), **changes)
 
 
-def steps_of(space=VECTOR, n=120, length=10, seed=0):
-    space.seed(seed)
-    rng = np.random.default_rng(seed)
+def data_of(space=VECTOR, n=120):
+    space.seed(0)
     before, after = (np.stack([space.sample() for _ in range(n)]) for _ in range(2))
-    return Transitions(
-        before, rng.integers(0, 3, n), after, np.zeros(n, bool), before.reshape(n, -1)[:, 0] * 1.0,
-        np.arange(n) // length, np.arange(n) % length,
-        {"state.sum": before.reshape(n, -1)[:, :2].sum(1) * 1.0,
-         "state.place": np.stack([before.reshape(n, -1)[:, 3], np.ones(n)], 1)},
-    )  # fmt: skip
+    return steps_of(before, after, actions=np.random.default_rng(0).integers(0, 3, n))
 
 
 def test_layers_put_the_batch_first_and_join_members():
-    reward, data = EnsembleReward(ensemble(IMAGE)), steps_of(IMAGE, 6)
+    reward, data = ensemble(IMAGE), data_of(IMAGE, 6)
     layers = layers_of(reward)
     first = layers["networks.convolutions.1.0"]
     assert first.shape == (16, 4, 5)
@@ -90,7 +78,7 @@ def test_signed_factors_are_inverted():
 
 def test_attributions_are_those_of_the_layer():
     """Gradient x activation of a layer that is followed by linear layers alone adds up to the reward without biases."""
-    reward, data = EnsembleReward(ensemble(ensemble_size=1)), steps_of()
+    reward, data = ensemble(ensemble_size=1), data_of()
     layer = layers_of(reward)["networks.head.layers.3"]  # the last activation
     last = reward.module.networks.head.layers[4]
     sums = layer.attributions(reward, data).sum(1) + float(last.bias)
@@ -98,20 +86,15 @@ def test_attributions_are_those_of_the_layer():
 
 
 def test_the_section_takes_what_has_layers():
-    data = steps_of(n=60)
-    section = run_step(inside, Subject(EnsembleReward(ensemble()), data, effort=0.1))
+    data = data_of(n=60)
+    section = run_step(inside, Subject(ensemble(), data, effort=0.1))
     assert len(section.tables[0].rows) == 10
     plain = CallableReward(lambda o, a, n, d: o[:, 0], VECTOR, ACTIONS)
     assert why_not(inside, Subject(plain, data)) == "No layers are known that compute this reward."
 
     constant = ensemble()
     with torch.no_grad():
-        for weight in constant.parameters():
+        for weight in constant.module.parameters():
             weight.zero_()
-    section = run_step(inside, Subject(EnsembleReward(constant), data, effort=0.1))
+    section = run_step(inside, Subject(constant, data, effort=0.1))
     assert np.isfinite([check.value for check in section.checks]).all()
-
-
-def test_a_layer_that_is_not_there_is_named():
-    with pytest.raises(SettingError, match="has no layer 'nowhere'; it has networks"):
-        Layer("nowhere", 0, (3,)).activations(EnsembleReward(ensemble()), steps_of())

@@ -14,17 +14,14 @@ import torch
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward.preprocess.certificate import equivalence_residual
+from rlhf_ray.interpret.reward.preprocess.certificate import equivalence_residual, tables_of
 from rlhf_ray.interpret.reward.preprocess.problem import Options, Problem
 from rlhf_ray.interpret.reward.preprocess.run import preprocess, sizes_of, write
 from rlhf_ray.interpret.reward.steps import preprocess as section
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.tabular import tables_of
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
+from rlhf_ray.reward.functions import CallableReward, TableReward
 from rlhf_ray.reward.functions.shaped import MLPPotential, ShapedReward, TabularPotential
-from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, why_not
+from tests.interpret.contexts import ensemble_of, run_step, steps_of, why_not
 
 SPACE, CHOICES = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(3)
 
@@ -34,15 +31,8 @@ def walk(count: int = 600, length: int = 30, seed: int = 0, ends: bool = False) 
     rng = np.random.default_rng(seed)
     paths = np.cumsum(0.1 * rng.normal(size=(count // length, length + 1, 2)), 1).astype(np.float32)
     ended = np.tile(np.arange(length) == length - 1, count // length) & ends
-    return Transitions(
-        paths[:, :-1].reshape(-1, 2),
-        rng.integers(3, size=count),
-        paths[:, 1:].reshape(-1, 2),
-        ended,
-        np.zeros(count),
-        np.arange(count) // length,
-        np.arange(count) % length,
-    )
+    before, after = paths[:, :-1].reshape(-1, 2), paths[:, 1:].reshape(-1, 2)
+    return steps_of(before, after, actions=rng.integers(3, size=count), ends=ended, length=length)
 
 
 def event(o, a, s, d):
@@ -147,9 +137,10 @@ def test_a_neural_potential_goes_further_than_a_linear_one_and_says_what_it_does
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
 def test_a_shaped_ensemble_is_saved_loaded_and_has_gradients(tmp_path: Path, kind: str) -> None:
     torch.set_num_threads(1)
-    ensemble = RewardEnsemble(SPACE, CHOICES, RewardModelSettings(hidden=(8,), ensemble_size=2))
     data = walk(90)
-    found = preprocess(EnsembleReward(ensemble), data, Options(potential=kind, steps=5))
+    found = preprocess(
+        ensemble_of(SPACE, CHOICES, hidden=(8,), use_next_state=False), data, Options(potential=kind, steps=5)
+    )
     write(found, tmp_path / "out")
     again = ShapedReward.of_folder(tmp_path / "out" / "reward")
     assert np.array_equal(again.members_of(data), found.reward.members_of(data))

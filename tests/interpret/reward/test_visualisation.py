@@ -21,19 +21,16 @@ from rlhf_ray.interpret.reward.visualisation import (
     optimise,
     visualise,
 )
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward, TorchReward
-from rlhf_ray.settings import RewardModelSettings
-from tests.interpret.contexts import run_step, why_not
+from rlhf_ray.reward.functions import CallableReward, NotDifferentiableError, TableReward
+from rlhf_ray.reward.functions.shaped import ScaledReward
+from tests.interpret.contexts import ensemble_of, run_step, steps_of, why_not
 
 ACTIONS = gym.spaces.Discrete(3)
 QUICK = VisualisationSettings(steps=8)
 
 
 def ensemble(space, **changes):
-    torch.manual_seed(0)
-    settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (8,)} | changes)
-    return EnsembleReward(RewardEnsemble(space, ACTIONS, settings))
+    return ensemble_of(space, ACTIONS, hidden=(8,), **changes)
 
 
 def image_space(side, channels):
@@ -48,18 +45,14 @@ def images(channels=3, side=20, n=60):
     for frame in frames:
         at = int(np.clip(at + rng.integers(-4, 5), 0, side - 5))
         frame[at : at + 5, 3:8] = 220
-    zeros = np.zeros(n, bool)
-    return Transitions(
-        frames[:-1], rng.integers(0, 3, n), frames[1:], zeros, zeros * 1.0, np.arange(n) // 10, np.arange(n) % 10
-    )
+    return steps_of(frames[:-1], frames[1:], actions=rng.integers(0, 3, n), length=10)
 
 
 def vectors(n=200, size=4):
     rng = np.random.default_rng(0)
     before = rng.standard_normal((n, size)).astype(np.float32)
     after = before + 0.1 * rng.standard_normal((n, size)).astype(np.float32)
-    zeros = np.zeros(n, bool)
-    return Transitions(before, rng.integers(0, 3, n), after, zeros, zeros * 1.0, np.arange(n) // 10, np.arange(n) % 10)
+    return steps_of(before, after, actions=rng.integers(0, 3, n), length=10)
 
 
 @pytest.mark.parametrize("channels", [1, 5])
@@ -79,22 +72,11 @@ def test_images_of_any_channels_rise_and_fall(channels):
 def test_inputs_do_not_depend_on_the_scale_of_the_reward():
     """The gradient is in standard deviations of the reward, however small they are; a power of two rounds nothing."""
     reward, data = ensemble(gym.spaces.Box(-4, 4, (4,)), ensemble_size=1), vectors()
-    tiny = _Scaled(reward, 2.0**-50)
+    tiny = ScaledReward(reward, 2.0**-50, 0.0)
     assert 0 < tiny.of(data).std() < 1e-12
     first, second = (optimise(each, data, 0, Objective(), 3, QUICK) for each in (reward, tiny))
     np.testing.assert_allclose(first.steps.observations, second.steps.observations, atol=1e-5)
     assert np.abs(first.steps.observations - data.observations.mean(0)).max() > 0.5
-
-
-class _Scaled(TorchReward):
-    """A reward, times a factor."""
-
-    def __init__(self, reward, factor):
-        self.name, self.observation_space, self.action_space = "scaled", reward.observation_space, reward.action_space
-        self.reward, self.factor, self.inputs = reward, factor, reward.inputs
-
-    def member_tensor(self, *arguments):
-        return self.factor * self.reward.member_tensor(*arguments)
 
 
 def test_only_the_frames_that_it_sees_change_and_the_rest_is_data():
@@ -153,8 +135,7 @@ def test_grids_of_codes_change_by_whole_cells_and_need_no_gradients():
     n, space = 80, gym.spaces.Box(0, 3, (12,), np.float32)
     frames = rng.integers(0, 2, (n, 12)).astype(np.float32)
     frames[np.arange(n), rng.integers(0, 12, n)] = 3.0
-    zeros = np.zeros(n, bool)
-    data = Transitions(frames, rng.integers(0, 3, n), frames, zeros, zeros * 1.0, np.arange(n) // 10, np.arange(n) % 10)
+    data = steps_of(frames, actions=rng.integers(0, 3, n), length=10)
     goals = CallableReward(lambda o, a, x, d: (x == 3).sum(1) - 2.0 * o[:, 0], space, ACTIONS)
     made = optimise(goals, data, 0, count=3)
     assert set(np.unique(made.steps.next_observations)) <= {0.0, 1.0, 3.0}
@@ -185,14 +166,10 @@ def test_fourier_starts_where_it_is_told_and_a_still_transformation_keeps_all():
 
 
 def test_the_section_says_where_it_does_not_apply():
-    table = TableReward(np.zeros((3, 2)))
-    steps = Transitions(
-        *(np.zeros(30, int) for _ in range(3)), np.zeros(30, bool), np.zeros(30), np.arange(30), np.zeros(30, int)
-    )
-    assert "table" in why_not(section, Subject(table, steps))
-    blind = CallableReward(
-        lambda o, a, n, d: 1.0 * a, gym.spaces.Box(-9, 9, (4,), np.float32), ACTIONS, inputs=["action"]
-    )
+    table = Subject(TableReward(np.zeros((3, 2))), steps_of(np.zeros(30, int)))
+    assert "table" in why_not(section, table)
+    space = gym.spaces.Box(-9, 9, (4,), np.float32)
+    blind = CallableReward(lambda o, a, n, d: 1.0 * a, space, ACTIONS, inputs=["action"])
     assert why_not(section, Subject(blind, vectors())) == "The reward sees no observations."
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.distances import TabularMDP, epic
 from rlhf_ray.reward.functions import RewardFunction
@@ -14,54 +16,33 @@ from rlhf_ray.reward.functions.shaped import ShapedReward
 
 EQUIVALENT = 1e-4
 """Bound of the equivalence residual: 32-bit potentials a hundred times the reward's size leave 1e-5."""
+MOST = 8_000_000
+"""Most entries of a table ``[states, actions, states]`` that is solved."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about a preprocessed reward.
+    """What is known about a preprocessed reward. None is unknown: EPIC distance and optimal actions need the MDP."""
 
-    Attributes:
-        objective: what was minimised.
-        before: the objective of the original reward on the steps.
-        after: that of the new one; computed from the new reward itself, not taken from the solver.
-        lower_bound: no potential of this kind has less; None where no bound is known.
-        gap: ``after - lower_bound``.
-        dual_residual: infeasibility of the bound's proof; 0 without a bound.
-        solver: "linear programme" or "Adam".
-        status: what the solver said, and whether it converged.
-        mean_size_before: mean of ``|r|`` on the steps, whatever the objective.
-        mean_size_after: the same of the new reward.
-        nonzero_before: share of the steps whose reward is not 0.
-        nonzero_after: the same of the new reward.
-        equivalence_residual: largest difference, over episodes, of the new discounted return from what shaping may change: the
-            original return, the potential at both ends and the constant. Relative to the largest reward or potential.
-        epic: EPIC distance of both rewards, if the MDP is known.
-        optimal_actions_unchanged: whether each state's set of optimal actions is the same, if the MDP is known.
-        gamma: discount of the shaping.
-        shift: the constant that was subtracted.
-        warnings: sentences.
-        record: (gradient steps, objective) of a descent.
-    """
-
-    objective: str
-    before: float
-    after: float
-    lower_bound: float | None
-    gap: float | None
-    dual_residual: float
-    solver: str
-    status: str
-    mean_size_before: float
+    objective: str  # what was minimised
+    before: float  # the objective of the original reward on the steps
+    after: float  # that of the new one; computed from the new reward itself, not taken from the solver
+    lower_bound: float | None  # no potential of this kind has less
+    gap: float | None  # after - lower_bound
+    dual_residual: float  # infeasibility of the bound's proof; 0 without a bound
+    solver: str  # "linear programme" or "Adam"
+    status: str  # what the solver said, and whether it converged
+    mean_size_before: float  # mean of |r| on the steps, whatever the objective
     mean_size_after: float
-    nonzero_before: float
+    nonzero_before: float  # share of the steps whose reward is not 0
     nonzero_after: float
-    equivalence_residual: float
-    epic: float | None
-    optimal_actions_unchanged: bool | None
-    gamma: float
-    shift: float
-    warnings: list[str] = field(default_factory=list)
-    record: list[tuple[int, float]] = field(default_factory=list)
+    equivalence_residual: float  # see `equivalence_residual`
+    epic: float | None  # distance of both rewards
+    optimal_actions_unchanged: bool | None  # whether each state's set of optimal actions is the same
+    gamma: float  # discount of the shaping
+    shift: float  # the constant that was subtracted
+    warnings: list[str]
+    record: list[tuple[int, float]]  # (gradient steps, objective) of a descent
 
     @property
     def equivalent(self) -> bool:
@@ -83,7 +64,12 @@ class Certificate:
 
 
 def equivalence_residual(before: RewardFunction, after: ShapedReward, steps: Transitions) -> float:
-    """Compare discounted returns over all unbroken stretches of episodes: see `Certificate.equivalence_residual`."""
+    """Compare discounted returns over all unbroken stretches of episodes.
+
+    Returns:
+        The largest difference of the new return from what shaping may change: the original return, the potential at both ends and
+        the constant. Relative to the largest reward or potential.
+    """
     order = np.lexsort((steps.steps, steps.episodes))
     steps = steps[order]
     new = np.ones(len(steps), bool)
@@ -113,12 +99,9 @@ def in_mdp(
 
 
 def table_of(reward: RewardFunction, mdp: TabularMDP, observations: Array) -> FloatArray:
-    """Evaluate a reward on all steps between states, ``[states, actions, states]``; steps out of terminal states are 0.
+    """Evaluate a reward on all steps between states of an MDP, ``[states, actions, states]``; out of terminal states it is 0.
 
-    Args:
-        reward: the reward.
-        mdp: gives states, actions and terminal states. Actions are numbered from 0.
-        observations: ``[states, *observation_shape]``.
+    ``observations``: of the states, ``[states, *observation_shape]``. Actions are numbered from 0.
     """
     table = np.zeros((mdp.states, mdp.actions, mdp.states))
     live = np.flatnonzero(~mdp.terminal)
@@ -136,3 +119,31 @@ def table_of(reward: RewardFunction, mdp: TabularMDP, observations: Array) -> Fl
         )
         table[some] = made.reshape(count, mdp.actions, mdp.states)
     return table
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An environment as a table."""
+
+    mdp: TabularMDP
+    reward: FloatArray  # the true one, [states, actions, states]
+    observations: Array  # of each state, [states, *observation_shape]
+
+
+def tables_of(env: Any, gamma: float) -> Tables | None:
+    """Return the tables of an environment that offers ``mdp_tables``; None if it has none, or too large ones.
+
+    The discount is at most 0.9999: tables are solved for episodes without a time limit.
+    """
+    inner = env.unwrapped
+    if not hasattr(inner, "mdp_tables"):
+        return None
+    try:
+        transitions, reward, initial, terminal = inner.mdp_tables()
+    except SettingError:
+        return None
+    if transitions.size > MOST:
+        return None
+    states = len(initial)
+    seen = inner.state_observations() if hasattr(inner, "state_observations") else np.arange(states)
+    return Tables(TabularMDP(transitions, initial, min(gamma, 0.9999), terminal), reward, np.asarray(seen))

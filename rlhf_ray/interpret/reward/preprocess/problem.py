@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import torch
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
@@ -52,17 +51,13 @@ class Problem:
     * ``smooth_l1``, ``smooth_log``: the same of ``r_i - r_j`` over *adjacent* steps: the next step of the same episode, or, of an
       MDP, any step from the state that the first one leads to. The order of rows never matters.
 
-    Attributes:
-        steps: the steps.
-        weights: ``[n]``: adds up to 1.
-        pairs: ``[pairs, 2]``: rows of adjacent steps.
-        pair_weights: ``[pairs]``: adds up to 1.
+    Weights add up to 1.
     """
 
     steps: Transitions
-    weights: FloatArray
-    pairs: IntArray
-    pair_weights: FloatArray
+    weights: FloatArray  # [n]
+    pairs: IntArray  # [pairs, 2]: rows of adjacent steps
+    pair_weights: FloatArray  # [pairs]
 
     @staticmethod
     def of_steps(steps: Transitions, rng: np.random.Generator) -> Problem:
@@ -109,10 +104,6 @@ class Problem:
         if objective.startswith("sparse"):
             return rewards, self.weights
         return rewards[self.pairs[:, 0]] - rewards[self.pairs[:, 1]], self.pair_weights
-
-    def sizes(self, values: torch.Tensor, objective: Objective) -> torch.Tensor:
-        """Return ``|x|`` or ``log(1 + |x|)`` of tensors."""
-        return torch.log1p(values.abs()) if objective.endswith("log") else values.abs()
 
 
 def _uniform(count: int) -> FloatArray:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import sparse
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import whole_folder, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
@@ -20,29 +19,21 @@ from rlhf_ray.data.strays import is_empty
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate, equivalence_residual, in_mdp
 from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options, PotentialKind, Problem
-from rlhf_ray.interpret.reward.preprocess.solvers import Solution, descend, solve
+from rlhf_ray.interpret.reward.preprocess.solvers import Solved, descend, solve
 from rlhf_ray.measure.distances import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.shaped import LinearPotential, Potential, ShapedReward, TabularPotential
-from rlhf_ray.study.plots import png
+from rlhf_ray.reward.functions.shaped import LinearPotential, ShapedReward, TabularPotential
+from rlhf_ray.study.plots import CurvePanel, draw_curves
 
 MOST_FEATURES = 64
 """Most features of a linear potential; images have more, and get an MLP."""
 ZERO = 1e-6
 """Rewards below this count as 0, relative to the largest reward before preprocessing."""
-BEFORE, AFTER = "#D55E00", "#0072B2"
-"""Vermilion and blue, told apart by colour-blind people."""
 
 
 @dataclass(frozen=True)
 class Preprocessed:
-    """A preprocessed reward.
-
-    Attributes:
-        reward: the new reward.
-        certificate: what is known about it.
-        problem: the steps that it was made for.
-    """
+    """A preprocessed reward, what is known about it, and the steps that it was made for."""
 
     reward: ShapedReward
     certificate: Certificate
@@ -138,22 +129,6 @@ def sizes_of(weights: FloatArray, before: FloatArray, after: FloatArray) -> dict
     return found
 
 
-@dataclass(frozen=True)
-class _Solved:
-    """A potential, the constant, and what the solver says of them: see `Certificate`."""
-
-    potential: Potential
-    constant: float
-    status: str
-    lower_bound: float | None = None
-    dual_residual: float = 0.0
-    record: list[tuple[int, float]] = field(default_factory=list)
-
-    @staticmethod
-    def of(potential: Potential, constant: float, found: Solution) -> _Solved:
-        return _Solved(potential, constant, found.status, found.lower_bound, found.dual_residual)
-
-
 def _kind(asked: PotentialKind, reward: RewardFunction, has_mdp: bool) -> str:
     space = reward.observation_space
     discrete = isinstance(space, gym.spaces.Discrete)
@@ -170,21 +145,21 @@ def _kind(asked: PotentialKind, reward: RewardFunction, has_mdp: bool) -> str:
 
 def _in_table(
     states: int, observations: Array | None, given: FloatArray, problem: Problem, options: Options, shift: bool
-) -> _Solved:
+) -> Solved:
     steps, empty = problem.steps, TabularPotential(np.zeros(states), observations)
     rows, shape = np.arange(len(steps)), (len(steps), states)
     before, after = (empty.states(of) for of in (steps.observations, steps.next_observations))
     effects = sparse.csr_array((options.gamma * ~steps.terminated, (rows, after)), shape)
     effects = effects - sparse.csr_array((np.ones(len(rows)), (rows, before)), shape)
-    found = solve(given, sparse.csr_array(effects), problem, options.objective)
-    values, constant = found.parameters, 0.0
+    values, bound, residual, status = solve(given, sparse.csr_array(effects), problem, options.objective)
+    constant = 0.0
     if shift and options.gamma < 1:  # a constant potential is a constant reward: say so
         constant = (1 - options.gamma) * float(np.median(values))
         values = values - np.median(values)
-    return _Solved.of(TabularPotential(values, observations), constant, found)
+    return Solved(TabularPotential(values, observations), constant, bound, residual, status)
 
 
-def _in_features(kind: str, given: FloatArray, problem: Problem, options: Options, shift: bool) -> _Solved:
+def _in_features(kind: str, given: FloatArray, problem: Problem, options: Options, shift: bool) -> Solved:
     steps = problem.steps
     start: tuple[FloatArray, float] | None = None
     width = int(np.prod(steps.observations.shape[1:]))
@@ -196,14 +171,11 @@ def _in_features(kind: str, given: FloatArray, problem: Problem, options: Option
         objective: Objective = options.objective
         if kind == "mlp":  # a start only
             objective = "sparse_l1" if objective.startswith("sparse") else "smooth_l1"
-        found = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, objective)
-        start = found.parameters[:width], float(found.parameters[width:].sum())
+        found, bound, residual, status = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, objective)
+        start = found[:width], float(found[width:].sum())
         if kind == "linear":
-            return _Solved.of(LinearPotential(start[0]), start[1], found)
-    fitted = descend(given, problem, options, shift, start)
-    said = "converged" if fitted.converged else "not converged, more steps may help"
-    status = f"Adam, {options.steps} steps: {said}; no bound on the best possible is known"
-    return _Solved(fitted.potential, fitted.shift, status, record=fitted.record)
+            return Solved(LinearPotential(start[0]), start[1], bound, residual, status)
+    return descend(given, problem, options, shift, start)
 
 
 def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None = None) -> None:
@@ -232,35 +204,19 @@ def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]
     """Draw how sparse the reward is, and it along an episode if there is one of several steps: PNG by name."""
     steps = problem.steps
     before, after = reward.base.of(steps), reward.of(steps)
-    found = {"sizes": _sizes(before, after)}
+    share = 100 * (np.arange(len(before)) + 1) / len(before)
+    sizes = {
+        name: np.stack([share, np.sort(np.abs(of))[::-1]], 1) for name, of in (("before", before), ("after", after))
+    }
+    found = {"sizes": draw_curves([CurvePanel("|reward|", sizes)], "steps, the largest reward first (%)", (7, 3))}
     names, counts = np.unique(steps.episodes, return_counts=True)
     if counts.max() > 2:
         returns = [np.abs(before[steps.episodes == name]).sum() for name in names]
         at = np.flatnonzero(steps.episodes == names[int(np.argsort(returns)[len(names) // 2])])
         at = at[np.argsort(steps.steps[at])]
-        found["episode"] = _episode(steps.steps[at], before[at], after[at])
+        panels = [
+            CurvePanel(name, {name: np.stack([steps.steps[at], of[at]], 1)}, {"": 0.0}, first=number)
+            for number, (name, of) in enumerate((("before", before), ("after", after)))
+        ]
+        found["episode"] = draw_curves(panels, "step of the episode", (7, 1.8))
     return found
-
-
-def _sizes(before: FloatArray, after: FloatArray) -> bytes:
-    """Draw the absolute rewards of all steps, from the largest to the smallest."""
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    axes = figure.subplots()
-    share = 100 * (np.arange(len(before)) + 1) / len(before)
-    axes.plot(share, np.sort(np.abs(before))[::-1], color=BEFORE, linestyle="--", label="before")
-    axes.plot(share, np.sort(np.abs(after))[::-1], color=AFTER, label="after")
-    axes.set(xlabel="steps, the largest reward first (%)", ylabel="|reward|", xlim=(0, 100))
-    axes.legend(frameon=False)
-    return png(figure, dpi=110)
-
-
-def _episode(steps: IntArray, before: FloatArray, after: FloatArray) -> bytes:
-    """Draw the reward along an episode, before and after, each with its own scale."""
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    for one, values, colour, name in zip(axes, (before, after), (BEFORE, AFTER), ("before", "after"), strict=True):
-        one.axhline(0, color="0.8", linewidth=0.8)
-        one.plot(steps, values, color=colour, drawstyle="steps-mid")
-        one.set_ylabel(name)
-    axes[1].set_xlabel("step of the episode")
-    return png(figure, dpi=110)

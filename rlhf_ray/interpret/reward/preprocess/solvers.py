@@ -6,7 +6,7 @@ whether it converged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options, Problem
-from rlhf_ray.reward.functions.shaped import MLPPotential, shaped
+from rlhf_ray.reward.functions.shaped import MLPPotential, Potential, shaped
 
 REWEIGHTINGS = 5
 """Most linear programmes from each start for a log objective."""
@@ -34,23 +34,20 @@ CONVERGED = 0.01
 
 
 @dataclass(frozen=True)
-class Solution:
-    """Parameters that minimise an objective.
+class Solved:
+    """A potential, the constant, and what the solver says of them: see `Certificate`."""
 
-    Attributes:
-        parameters: ``[k]``.
-        lower_bound: no parameters reach less, by the dual programme; None for the log objectives, which are not convex.
-        dual_residual: how far the dual solution is from feasible; the bound holds up to this times the parameters' sizes.
-        status: what the solver said.
-    """
-
-    parameters: FloatArray
+    potential: Potential
+    constant: float
     lower_bound: float | None
     dual_residual: float
     status: str
+    record: list[tuple[int, float]] = field(default_factory=list)
 
 
-def solve(given: FloatArray, effects: sparse.csr_array, problem: Problem, objective: Objective) -> Solution:
+def solve(
+    given: FloatArray, effects: sparse.csr_array, problem: Problem, objective: Objective
+) -> tuple[FloatArray, float | None, float, str]:
     """Minimise the objective of the rewards ``given + effects @ parameters``.
 
     The log objectives are concave in the size of each reward. Each of their programmes minimises the tangent at the last solution,
@@ -62,16 +59,20 @@ def solve(given: FloatArray, effects: sparse.csr_array, problem: Problem, object
         problem: the steps.
         objective: what to minimise.
 
+    Returns:
+        The parameters ``[k]``; a lower bound, by the dual programme, None for the log objectives, which are not convex; how far
+        the dual solution is from feasible (the bound holds up to this times the parameters' sizes); what the solver said.
+
     Raises:
         SettingError: the solver failed.
     """
     rows, weights = problem.terms(effects, objective)
     values, _ = problem.terms(given, objective)
     if not len(values) or abs(rows).max() < NO_SIZE:
-        return Solution(np.zeros(effects.shape[1]), float(weights @ np.abs(values)), 0.0, "nothing to choose")
+        return np.zeros(effects.shape[1]), float(weights @ np.abs(values)), 0.0, "nothing to choose"
     parameters, bound, residual, status = _least_absolute(values, rows, weights)
     if objective.endswith("l1"):
-        return Solution(parameters, bound, residual, status)
+        return parameters, bound, residual, status
     best, lowest = parameters, np.inf
     for start in (parameters, np.zeros_like(parameters)):
         current, previous = start, np.inf
@@ -84,7 +85,7 @@ def solve(given: FloatArray, effects: sparse.csr_array, problem: Problem, object
                 break
             previous = loss
             current, _, residual, status = _least_absolute(values, rows, weights / (1 + sizes))
-    return Solution(best, None, residual, status)
+    return best, None, residual, status
 
 
 def _least_absolute(
@@ -112,41 +113,20 @@ def _least_absolute(
     return found.x[:k] * scale / columns, bound, float(np.abs(scaled.T @ dual).max()), str(found.message).split(" (")[0]
 
 
-@dataclass(frozen=True)
-class Descent:
-    """How a descent went.
-
-    Attributes:
-        potential: the best potential that was measured.
-        shift: its constant.
-        record: (gradient steps, objective on all steps).
-        converged: whether the last quarter changed little.
-    """
-
-    potential: MLPPotential
-    shift: float
-    record: list[tuple[int, float]]
-    converged: bool
-
-
 def descend(
     given: FloatArray,
     problem: Problem,
     options: Options,
     shift: bool,
     start: tuple[FloatArray, float] | None = None,
-) -> Descent:
+) -> Solved:
     """Fit an `MLPPotential` with Adam, the learning rate falling to 0.
 
     Adam moves each weight by at most about the learning rate per step, so a potential of a hundred times the reward's size is out
     of its reach from zero. Hence the potential starts as the best linear one, and the MLP learns what is left.
 
-    Args:
-        given: ``[n]``: rewards without shaping.
-        problem: the steps.
-        options: see `Options`.
-        shift: whether a constant is free.
-        start: weights ``[features]`` and constant of the best linear potential.
+    ``given`` ``[n]`` are the rewards without shaping, ``shift`` tells whether a constant is free, and ``start`` are the weights
+    ``[features]`` and the constant of the best linear potential.
     """
     rng, data, objective, steps = np.random.default_rng(options.seed), problem.steps, options.objective, options.steps
     flat = np.asarray(data.observations, np.float64).reshape(len(data), -1)
@@ -193,7 +173,7 @@ def descend(
             values = rewards(chosen)
         else:
             values = rewards(problem.pairs[chosen, 0]) - rewards(problem.pairs[chosen, 1])
-        sizes = problem.sizes(values, objective)
+        sizes = torch.log1p(values.abs()) if objective.endswith("log") else values.abs()
         loss = sizes.mean() if terms > BATCH else (torch.as_tensor(weights[chosen], dtype=torch.float32) * sizes).sum()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -206,6 +186,8 @@ def descend(
                 best, best_shift = potential.state()[1], float(constant.detach())
     module.requires_grad_(False)
     module.load_state_dict({name: torch.as_tensor(value) for name, value in best.items()})
-    earlier = [loss for step, loss in record if step <= 0.75 * steps]
-    converged = min(earlier) - min(loss for _, loss in record) <= CONVERGED * max(min(earlier), 1e-12)
-    return Descent(potential, best_shift * potential.scale, record, converged)
+    earlier = min(loss for step, loss in record if step <= 0.75 * steps)
+    converged = earlier - min(loss for _, loss in record) <= CONVERGED * max(earlier, 1e-12)
+    said = "converged" if converged else "not converged, more steps may help"
+    status = f"Adam, {steps} steps: {said}; no bound on the best possible is known"
+    return Solved(potential, best_shift * potential.scale, None, 0.0, status, record)

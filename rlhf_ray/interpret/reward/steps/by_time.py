@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
@@ -32,57 +28,28 @@ JUMP = 5.0
 """A column jumps where it changes by more than this many standard deviations of its changes, or at all if it hardly ever does."""
 LONGEST = 300
 """Most steps of an episode in a plot."""
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
+COLOURS = ("#d55e00", "#0072b2")
 """Okabe and Ito's, safe for the common forms of colour blindness."""
 MARKERS = "v^sDoPX"
 
 
-@dataclass(frozen=True)
-class ByTime:
-    """What the step finds.
-
-    Attributes:
-        lags: correlation with the true reward of the step ``lag`` steps before; empty if that is unknown.
-        events: steps of each event, and the reward there less that elsewhere, in standard deviations.
-    """
-
-    lags: dict[str, MeanEstimate]
-    events: dict[str, tuple[int, MeanEstimate]]
-
-
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no trajectories to look at; None otherwise."""
-    data = context.subject.data
-    if len(data) < 3:
-        return "There are too few steps."
-    single = np.unique(data.episodes, return_counts=True)[1].max() <= 2
+    single = np.unique(context.subject.data.episodes, return_counts=True)[1].max() <= 2
     return "The data are single steps, not episodes." if single else None
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Plot the reward along episodes, compare it at events and elsewhere, and correlate it at lags."""
-    subject = context.subject
-    rewards, happens = subject.scaled.of(subject.data), events(subject.data)
+    data = context.subject.data
+    rewards, happens = context.subject.scaled.of(data), events(data)
     if constant(rewards):
         return Section("by_time", TITLE, skipped="The reward is the same at every step.")
-    figures = measure(rewards, happens, subject.data)
-    pictures = [_picture(subject.data, rewards, happens)]
-    return Section("by_time", TITLE, (), (), list(_tables(figures)), pictures, (), values_of(figures))
-
-
-def measure(rewards: FloatArray, happens: dict[str, BoolArray], data: Transitions) -> ByTime:
-    """Compute the figures.
-
-    Args:
-        rewards: ``[n]``.
-        happens: where each event is, ``[n]``.
-        data: the steps.
-    """
     at_events = {name: (int(there.sum()), _at_event(rewards, there, data.episodes)) for name, there in happens.items()}
-    true = data.rewards
-    if not np.isfinite(true).all() or constant(true):
-        return ByTime({}, at_events)
-    return ByTime({f"{lag:+d}": at_lag(rewards, true, data, lag) for lag in LAGS}, at_events)
+    known = np.isfinite(data.rewards).all() and not constant(data.rewards)
+    lags = {f"{lag:+d}": at_lag(rewards, data.rewards, data, lag) for lag in (LAGS if known else ())}
+    values, pictures = values_of({"lags": lags, "events": at_events}), [_picture(data, rewards, happens)]
+    return Section("by_time", TITLE, (), (), list(_tables(lags, at_events)), pictures, (), values)
 
 
 def at_lag(rewards: FloatArray, true: FloatArray, data: Transitions, lag: int) -> MeanEstimate:
@@ -106,32 +73,50 @@ def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray) -> Mean
     return jackknife_rows(difference, episodes)
 
 
-def _tables(figures: ByTime) -> Iterator[Table]:
-    if figures.lags:
-        rows = [[f"{lag} steps", *_ends(each)] for lag, each in figures.lags.items()]
+def _tables(lags: Mapping[str, MeanEstimate], at_events: Mapping[str, tuple[int, MeanEstimate]]) -> Iterator[Table]:
+    if lags:
+        rows = [[f"{lag} steps", each.mean, each.low, each.high] for lag, each in lags.items()]
         caption = (
             "Correlation with the true reward of other steps: +1 is the step before, which a reward that comes late follows. "
             "Where true rewards of neighbouring steps are alike, so are these."
         )
         yield Table(["late by", "correlation", "95 % from", "to"], rows, caption)
-    if figures.events:
-        rows = [[name, steps, *_ends(each)] for name, (steps, each) in figures.events.items()]
+    if at_events:
+        rows = [[name, steps, each.mean, each.low, each.high] for name, (steps, each) in at_events.items()]
         caption = "The reward at events, less that elsewhere, in standard deviations."
         yield Table(["event", "steps", "difference", "95 % from", "to"], rows, caption)
 
 
-def _ends(each: MeanEstimate) -> tuple[float, float | None, float | None]:
-    return each.mean, each.low, each.high
-
-
-def _picture(data: Transitions, rewards: FloatArray, happens: dict[str, BoolArray]) -> Picture:
+def _picture(data: Transitions, rewards: FloatArray, happens: Mapping[str, BoolArray]) -> Picture:
+    """Draw the rewards of telling episodes: a row for each, and beside it the true reward with the given one on its scale."""
     columns = {"given reward": {"given reward": rewards}}
-    if np.isfinite(data.rewards).all():
-        scaled = {"given, rescaled": rescaled(rewards, data.rewards), "true reward": data.rewards}
-        columns["true, and given on its scale"] = scaled
-    image = draw(data, columns, telling_episodes(data, rewards), happens)
-    caption = "Episodes with the largest, middle and smallest sum of the given reward. Marks: events. Dashed: mean between changes."
-    return Picture("episodes", image, caption)
+    if np.isfinite(true := data.rewards).all():
+        scaled = (rewards - rewards.mean()) / rewards.std() * true.std() + true.mean()
+        columns["true, and given on its scale"] = {"given, rescaled": scaled, "true reward": true}
+    names, at = np.unique(data.episodes, return_inverse=True)
+    order = np.argsort(np.bincount(at, rewards), kind="stable")[::-1]
+    picks = np.unique(np.linspace(0, len(order) - 1, min(3, len(order))).round().astype(int))
+    width, height = 5.2 * len(columns), 1.9 * len(picks) + 0.6
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(len(picks), len(columns), squeeze=False, sharex="row")
+    figure.subplots_adjust(0.5 / width, 0.65 / height, 1 - 0.1 / width, 1 - 0.25 / height, 0.12, 0.35)
+    for row, episode in zip(axes, names[order[picks]], strict=True):
+        shown = np.flatnonzero(data.episodes == episode)[:LONGEST]
+        for ax, (title, curves) in zip(row, columns.items(), strict=True):
+            for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
+                ax.plot(data.steps[shown], values[shown], color=colour, linewidth=1.2, label=name)
+            low, high = ax.get_ylim()
+            for number, (marker, (name, there)) in enumerate(zip(MARKERS, happens.items(), strict=False), 1):
+                steps = data.steps[shown[there[shown]]]
+                heights = np.full(len(steps), low - (high - low) * 0.08 * number)
+                ax.plot(steps, heights, marker, color="#59636e", ms=4, ls="", label=f"event: {name}")
+            ax.tick_params(labelsize=7)
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.set_title(f"{title}, episode {episode}", fontsize=9, loc="left")
+    handles = {h.get_label(): h for ax in axes.flat for h in ax.get_legend_handles_labels()[0]}
+    figure.legend(handles=list(handles.values()), loc="lower center", ncols=6, fontsize=8, frameon=False)
+    caption = "Episodes with the largest, middle and smallest sum of the given reward. Marks: events."
+    return Picture("episodes", png(figure, dpi=80), caption)
 
 
 def events(data: Transitions) -> dict[str, BoolArray]:
@@ -156,105 +141,6 @@ def _jumps(values: FloatArray, episodes: IntArray) -> BoolArray:
     change = np.nan_to_num(change, posinf=0.0)
     limit = 0.0 if np.count_nonzero(change) <= RARE * len(change) else JUMP * float(change.std())
     return np.asarray(change > limit)
-
-
-def change_points(values: FloatArray) -> IntArray:
-    """Find where the mean of a series ``[n]`` changes: the partition of least squared error plus a penalty per change.
-
-    Optimal partitioning (Jackson et al. 2005). The penalty is ``3 s² log n``, where s is the noise estimated from the median
-    difference of neighbours.
-
-    Returns:
-        First steps of the parts after the first, in order.
-    """
-    n = len(values)
-    if n < 2:
-        return np.zeros(0, np.int64)
-    centred = np.asarray(values, np.float64) - np.mean(values)
-    noise = float(np.median(np.abs(np.diff(centred)))) / 0.954  # of normal noise: 0.6745 times the square root of 2
-    penalty = max(3.0 * noise**2 * float(np.log(n)), 1e-3 * float(np.square(centred).sum()))
-    sums, squares = (np.concatenate([[0.0], np.cumsum(of)]) for of in (centred, centred**2))
-    best, last = np.full(n + 1, -penalty), np.zeros(n + 1, np.int64)
-    for end in range(1, n + 1):
-        starts = np.arange(end)
-        cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        total = best[:end] + cost + penalty
-        last[end] = int(np.argmin(total))
-        best[end] = total[last[end]]
-    found = []
-    at = int(last[n])
-    while at > 0:
-        found.append(at)
-        at = int(last[at])
-    return np.array(found[::-1], np.int64)
-
-
-def rescaled(rewards: FloatArray, true: FloatArray) -> FloatArray:
-    """Return the rewards with the mean and standard deviation of the true ones, where those are known."""
-    known = np.isfinite(true)
-    deviation = float(rewards[known].std()) if known.any() else 0.0
-    if deviation == 0.0:
-        return rewards
-    result: FloatArray = (rewards - rewards[known].mean()) / deviation * true[known].std() + true[known].mean()
-    return result
-
-
-def telling_episodes(data: Transitions, rewards: FloatArray) -> list[int]:
-    """Choose episodes to show: with the largest, the middle and the smallest sum of rewards."""
-    names, at = np.unique(data.episodes, return_inverse=True)
-    order = np.argsort(np.bincount(at, rewards), kind="stable")[::-1]
-    picks = np.unique(np.linspace(0, len(order) - 1, min(3, len(order))).round().astype(int))
-    return [int(names[order[i]]) for i in picks]
-
-
-def draw(
-    data: Transitions,
-    columns: Mapping[str, Mapping[str, FloatArray]],
-    episodes: Sequence[int],
-    marks: Mapping[str, BoolArray],
-) -> bytes:
-    """Draw rewards along episodes as a PNG: one row per episode, one column per entry of ``columns``.
-
-    Args:
-        data: the steps.
-        columns: the curves of each column by name, ``[n]`` each; the first one's change points are drawn as its mean between them.
-        episodes: the episodes to show.
-        marks: events, drawn below the curves.
-    """
-    width, height = 5.2 * len(columns), 1.9 * len(episodes) + 0.6
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(len(episodes), len(columns), squeeze=False, sharex="row")
-    figure.subplots_adjust(0.5 / width, 0.65 / height, 1 - 0.1 / width, 1 - 0.25 / height, 0.12, 0.35)
-    for row, episode in zip(axes, episodes, strict=True):
-        at = np.flatnonzero(data.episodes == episode)[:LONGEST]
-        for ax, (title, curves) in zip(row, columns.items(), strict=True):
-            _draw_episode(ax, data.steps[at], {name: of[at] for name, of in curves.items()})
-            _draw_marks(ax, data.steps[at], {name: of[at] for name, of in marks.items()})
-            ax.set_title(f"{title}, episode {episode}", fontsize=9, loc="left")
-    handles = {h.get_label(): h for ax in axes.flat for h in ax.get_legend_handles_labels()[0]}
-    figure.legend(handles=list(handles.values()), loc="lower center", ncols=6, fontsize=8, frameon=False)
-    return png(figure, dpi=80)
-
-
-def _draw_episode(ax: Axes, steps: IntArray, curves: Mapping[str, FloatArray]) -> None:
-    for number, (name, values) in enumerate(curves.items()):
-        ax.plot(steps, values, color=COLOURS[number % len(COLOURS)], linewidth=1.2, label=name)
-        if number == 0:
-            starts = np.concatenate([[0], change_points(values), [len(values)]])
-            means = [values[a:b].mean() for a, b in itertools.pairwise(starts)]
-            edges = np.append(steps, steps[-1] + 1)[starts]
-            how: dict[str, Any] = {"color": "#1b1f24", "linewidth": 0.9, "linestyle": "--"}
-            ax.stairs(means, edges, baseline=None, label="mean between changes", **how)
-    ax.tick_params(labelsize=7)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_marks(ax: Axes, steps: IntArray, marks: Mapping[str, BoolArray]) -> None:
-    low, high = ax.get_ylim()
-    for number, (name, happens) in enumerate(list(marks.items())[: len(MARKERS)]):
-        height = low - (high - low) * 0.08 * (number + 1)
-        heights = np.full(int(happens.sum()), height)
-        ax.plot(steps[happens], heights, MARKERS[number], color="#59636e", ms=4, ls="", label=f"event: {name}")
 
 
 STEP = Step("by_time", TITLE, run, why_not=why_not)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from matplotlib.figure import Figure
-
 from rlhf_ray.interpret.effects.regions import object_names
-from rlhf_ray.interpret.reward.counterfactuals import CaseOutcome, evaluate, evaluate_folder, read_edits
+from rlhf_ray.interpret.reward.counterfactuals import evaluate, evaluate_folder, read_edits
+from rlhf_ray.interpret.reward.steps.examples import draw_steps
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.figures import values_of
-from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -21,9 +16,7 @@ DRAWN_CASES = 8
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no counterfactuals; None if there are."""
-    if context.subject.edits is None:
-        return "You gave none (--edits: a JSON file, or a folder of PNGs)."
-    return None if len(context.subject.data) else "There are no steps to edit."
+    return "You gave none (--edits: a JSON file, or a folder of PNGs)." if context.subject.edits is None else None
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -35,59 +28,30 @@ def run(context: StepContext[Subject]) -> Section:
     subject = context.subject
     assert subject.edits is not None, "why_not() says so"
     if subject.edits.is_dir():
-        found = evaluate_folder(subject.scaled, subject.edits)
-        pictured = [(row.type, row.action, row.mean, row.deviation, row.pictures) for row in found]
+        pictured = evaluate_folder(subject.scaled, subject.edits)
         columns = ["type", "action", "mean reward", "standard deviation", "pictures"]
         return Section("counterfactuals", TITLE, (), (), [Table(columns, pictured, "Rewards of the pictures.")])
-    grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
+    grid = subject.grid
     cases = read_edits(subject.edits, object_names(subject.environment))
     rng = subject.rng("counterfactuals")
     outcomes = evaluate(subject.reward, subject.data, cases, rng, grid=grid, truth=subject.true_reward)
     rows = []
     for one in outcomes:
-        rewards = (_known(one, value) for value in (one.before, one.given, one.deviation))
+        rewards = (one.before, one.given, one.deviation) if one.steps else (None, None, None)
         rows.append((one.case.name, one.steps, one.expected, *rewards))
     columns = ["case", "steps", "expected", "before", "given", "standard deviation"]
     caption = "Mean rewards of steps that the edits change. Expected: yours, or the true reward's, whose scale may be another one."
-    image = _image(outcomes, grid)
-    shown = "A step of each case, after its edits: state and next state."
-    pictures = [] if image is None else [Picture("cases", image, shown)]
+    drawn = []
+    for one in [one for one in outcomes if one.steps and one.case.edits][:DRAWN_CASES]:
+        name = one.case.name if len(one.case.name) <= 34 else f"{one.case.name[:33]}…"
+        after = one.after_steps.observations[0], one.after_steps.next_observations[0]
+        drawn.append((f"{name}\ngiven {one.given:.2f}", *after))
+    pictures = []
+    if drawn and (grid is not None or drawn[0][1].ndim == 3):
+        image = draw_steps([drawn[at : at + 4] for at in range(0, len(drawn), 4)], grid)
+        pictures = [Picture("cases", image, "A step of each case, after its edits: state and next state.")]
     values = {"cases": values_of(outcomes)}
     return Section("counterfactuals", TITLE, (), (), [Table(columns, rows, caption)], pictures, (), values)
 
 
-def _known(one: CaseOutcome, value: float) -> float | None:
-    return value if one.steps else None
-
-
-def _image(cases: Sequence[CaseOutcome], grid: tuple[int, int] | None) -> bytes | None:
-    shown = [case for case in cases if case.edited][:DRAWN_CASES]
-    if not shown or (grid is None and shown[0].after_steps.observations.ndim != 4):
-        return None
-    columns = min(4, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = Figure((3.4 * columns, 2.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, 2 * columns, squeeze=False)
-    largest = max(float(np.max(case.after_steps.next_observations)) for case in shown)
-    for number, case in enumerate(shown):
-        row, column = divmod(number, columns)
-        pair, after = axes[row, 2 * column : 2 * column + 2], case.after_steps
-        for place, observations, when in zip(
-            pair, (after.observations, after.next_observations), ("state", "next state"), strict=True
-        ):
-            draw_observation(place, observations[0], grid, largest)
-            place.set_xlabel(when, fontsize=7)
-        name = case.case.name if len(case.case.name) <= 34 else f"{case.case.name[:33]}…"
-        pair[0].set_title(f"{name}\ngiven {case.given:.2f}", fontsize=7, loc="left")
-    for place in axes.flat[2 * len(shown) :]:
-        place.set_axis_off()
-    return png(figure)
-
-
-STEP = Step(
-    "counterfactuals",
-    TITLE,
-    run,
-    why_not=why_not,
-    options=lambda subject: "" if subject.edits is None else str(subject.edits),
-)
+STEP = Step("counterfactuals", TITLE, run, why_not=why_not, options=lambda subject: str(subject.edits or ""))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from rlhf_ray.interpret.effects.association import associations
-from rlhf_ray.interpret.effects.exchange import COLUMNS, DIFFERENCE, LEARNED, StepPairs
-from rlhf_ray.interpret.effects.parts import StepPart, action_part, frames, parts_of
+from rlhf_ray.interpret.effects.edits import world_edits
+from rlhf_ray.interpret.effects.exchange import COLUMNS, DIFFERENCE, HAIR, LEARNED, StepPairs, associations
+from rlhf_ray.interpret.effects.parts import frames, parts_of
 from rlhf_ray.interpret.effects.regions import object_names
 from rlhf_ray.interpret.effects.tree import DifferenceTree, difference_tree
-from rlhf_ray.interpret.effects.worlds import world_edits
 from rlhf_ray.interpret.reward.steps.header import Header
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -34,26 +31,15 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Looks:
-    """The figures.
+    """The figures."""
 
-    Attributes:
-        inputs: parts of the step; objects of grids.
-        times: the points in time that a step shows.
-        beside: numbers that the reward does not see, and that go with it.
-        tree: where it differs; None if the true reward is unknown, or it differs nowhere.
-        outside: share of the changed steps without a finite reward, by the row's name; they are left out.
-    """
-
-    inputs: list[Effect]
-    times: list[Effect]
-    beside: list[Effect]
-    tree: DifferenceTree | None
-    outside: dict[str, float]
-
-
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why nothing can be exchanged."""
-    return None if len(context.subject.data) > 1 else "There are too few steps to exchange anything among them."
+    inputs: list[Effect]  # parts of the step; objects of grids
+    times: list[Effect]  # the points in time that a step shows
+    beside: list[Effect]  # numbers that the reward does not see, and that go with it
+    tree: DifferenceTree | None  # where it differs; None if the true reward is unknown, or it differs nowhere
+    outside: dict[
+        str, float
+    ]  # share of the changed steps without a finite reward, by the row's name; they are left out
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -62,34 +48,24 @@ def run(context: StepContext[Subject]) -> Section:
     exact = header is not None and header.exact
     figures = measure(subject, exact=exact)
     columns = [each for each in COLUMNS if any(each in row.figures for row in figures.inputs)]
+    times = "As above, for all that a step shows of one point in time."
+    beside = (
+        "What its order goes with: the share that the number tells. These are no inputs, and nothing was exchanged."
+    )
     tables = [
         Effects.sort("inputs", "What it looks at", columns, figures.inputs, CAPTION),
-        Effects.sort(
-            "times", "When", columns, figures.times, "As above, for all that a step shows of one point in time."
-        ),
+        Effects.sort("times", "When", columns, figures.times, times),
+        *([Effects.sort("beside", "What goes with it", columns, figures.beside, beside)] if figures.beside else []),
     ]
-    if figures.beside:
-        caption = (
-            "What its order goes with: the share that the number tells. These are no inputs, and nothing was exchanged."
-        )
-        tables.append(Effects.sort("beside", "What goes with it", columns, figures.beside, caption))
-    hair = next((row for row in figures.inputs if row.name == HAIR), None)
-    checks = []
-    if hair is not None:
-        size = hair.figures[LEARNED]
-        checks.append(
-            Check.of("order that is lost when every number moves by a hair", size.mean <= NOISY, size, f"≤ {NOISY}")
-        )
-    notes = (
-        ["The reward is the true one up to shaping and scale (its distance is 0), so nothing differs."] if exact else []
-    )
+    size = next(row.figures[LEARNED] for row in figures.inputs if row.name == HAIR)
+    name = "order that is lost when every number moves by a hair"
+    checks = [Check.of(name, size.mean <= NOISY, size, f"≤ {NOISY}")]
+    same = "The reward is the true one up to shaping and scale (its distance is 0), so nothing differs."
+    notes = [same] if exact else []
     if figures.outside:
         left_out = "; ".join(f"{name}: {share:.0%}" for name, share in figures.outside.items())
         notes.append(f"Changed steps for which the reward is not a finite number are left out: {left_out}.")
     return Section("effects", TITLE, checks, tables, _tables(figures.tree), (), notes, values_of(figures))
-
-
-HAIR = "every number, by a hair"
 
 
 def measure(subject: Subject, *, exact: bool = False) -> Looks:
@@ -100,13 +76,8 @@ def measure(subject: Subject, *, exact: bool = False) -> Looks:
     exchange = StepPairs(subject.reward, truth, data, count, subject.rng("pairs"))
     space = subject.reward.action_space
     regions = subject.regions
-    if regions is not None:
-        inputs = exchange.effects(parts_of(data, regions, space))
-    else:
-        everything = np.ones(data.observations.shape[1:], bool)
-        state = StepPart("the state", everything, everything)
-        inputs = exchange.effects([state, action_part(space), StepPart("whether the step ends the episode", done=True)])
-    if regions is not None and regions.kind == "cell":
+    inputs = exchange.effects(parts_of(data, regions, space))
+    if subject.grid is not None:
         names = object_names(subject.environment)
         inputs += [exchange.effect(*edit) for edit in world_edits(data, names, subject.rng("edits"))]
     hair = exchange.hair(subject.rng("hair"))
@@ -114,7 +85,7 @@ def measure(subject: Subject, *, exact: bool = False) -> Looks:
     learned, true = subject.reward.of(data), data.rewards if subject.true_known else None
     looks = Looks(
         inputs,
-        exchange.effects([each.part for each in frames(data)]),
+        exchange.effects(frames(data)),
         associations(learned, true, data),
         None if true is None or exact else difference_tree(learned, true, data, regions, space),
         exchange.outside,
@@ -145,4 +116,4 @@ def _tables(tree: DifferenceTree | None) -> list[Table]:
     return [Table(["steps", "share of steps", "difference", "95 % from", "to"], rows, caption)]
 
 
-STEP = Step("effects", TITLE, run, needs=("header",), why_not=why_not)
+STEP = Step("effects", TITLE, run, needs=("header",))

@@ -6,7 +6,6 @@ import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,45 +38,33 @@ FILMS, AROUND, MILLISECONDS, PIXELS = 3, 8, 150, 128
 
 @dataclass(frozen=True)
 class Examples:
-    """Steps of one kind.
+    """Steps of one kind, the most extreme first."""
 
-    Attributes:
-        kind: "highest", "lowest", "quantile 0.5", "highest with action 2", …
-        indices: their indices in the data, in order: the most extreme first.
-        rewards: their rewards.
-        equal: how many steps of the data have each of these rewards.
-    """
-
-    kind: str
-    indices: IntArray
+    kind: str  # "highest", "lowest", "quantile 0.5", "highest with action 2", …
+    indices: IntArray  # in the data
     rewards: FloatArray
-    equal: IntArray
-
-
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why the step does not apply; None if it does."""
-    return None if len(context.subject.data) else "There are no steps."
+    equal: IntArray  # how many steps of the data have each of these rewards
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
-    data, regions = subject.data, subject.regions
+    data, grid = subject.data, subject.grid
     chosen = examples(subject.scaled, data)
     wrong = misjudged(subject.scaled, data)
-    grid = regions.layout if regions is not None and regions.kind == "cell" else None
     pictures = []
     if grid is not None or data.observations.ndim == 4:
         caption = "State and next state of the steps with the highest and the lowest rewards"
         caption += ", and of those it over- and undervalues most." if wrong else "."
-        pictures.append(Picture("examples", _image([*chosen[:2], *wrong], data, grid), caption))
+        pictures.append(
+            Picture("examples", draw_steps([_row(each, data) for each in (*chosen[:2], *wrong)], grid), caption)
+        )
     if wrong and data.observations.ndim == 4 and data.observations.dtype == np.uint8:
         caption = f"Films of {AROUND} steps before and after: above, steps that it overvalues most; below, undervalues."
         pictures.append(Picture("films", films([each.indices[:FILMS] for each in wrong], data), caption))
     table = _table(data, [*chosen, *wrong], [] if pictures else _feature_names(subject))
-    return Section(
-        "examples", TITLE, (), (), [table], pictures, (), values_of({"examples": chosen, "misjudged": wrong})
-    )
+    values = values_of({"examples": chosen, "misjudged": wrong})
+    return Section("examples", TITLE, (), (), [table], pictures, (), values)
 
 
 def misjudged(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
@@ -90,14 +77,11 @@ def misjudged(reward: RewardFunction, data: Transitions, count: int = 8) -> list
     if not np.isfinite(data.rewards).all() or constant(data.rewards) or constant(values):
         return []
     apart = Order(values)(values) - Order(data.rewards)(data.rewards)
-    sizes = np.bincount(levels(values))
-    found = []
-    for kind, order in (
-        ("overvalued", np.argsort(-apart, kind="stable")),
-        ("undervalued", np.argsort(apart, kind="stable")),
-    ):
-        steps = order[:count][np.abs(apart[order[:count]]) > SAME]
-        found.append(Examples(kind, steps, values[steps], sizes[levels(values)[steps]]))
+    found, level = [], levels(values)
+    for kind, sign in (("overvalued", -1), ("undervalued", 1)):
+        order = np.argsort(sign * apart, kind="stable")[:count]
+        steps = order[np.abs(apart[order]) > SAME]
+        found.append(Examples(kind, steps, values[steps], np.bincount(level)[level[steps]]))
     return found if all(len(each.indices) for each in found) else []
 
 
@@ -122,18 +106,8 @@ def _clip(step: int, data: Transitions) -> list[Array]:
     """Return the observations around a step, ``[height, width, 3]`` each; the first or last one again beyond its episode."""
     own = np.flatnonzero(data.episodes == data.episodes[step])
     places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
-    shown = []
-    for place in places:
-        image = data.next_observations[place]
-        image = (
-            image
-            if image.shape[2] == 3
-            else image[..., -3:]
-            if image.shape[2] % 3 == 0
-            else np.repeat(image[..., -1:], 3, 2)
-        )
-        shown.append(image)
-    return shown
+    images = data.next_observations[places]
+    return list(images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1))
 
 
 def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
@@ -142,13 +116,8 @@ def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[
     Of steps with equal rewards, those whose content has the smallest checksum come first, whatever the order of the data. The
     quantiles are steps of the data: with ``n`` steps sorted by reward, quantile ``q`` is number ``round(q * (n - 1))``.
 
-    Args:
-        reward: the reward function.
-        data: the steps.
-        count: steps of each kind; quantiles have one.
+    There are ``count`` steps of each kind; quantiles have one.
     """
-    if not len(data):
-        return []
     values = reward.of(data)
     level = levels(values)
     content = checksums(data)
@@ -191,18 +160,17 @@ def _feature_names(subject: Subject) -> list[str]:
 
 
 def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) -> Table:
-    rows = [
-        [
-            each.kind,
-            int(index),
-            *_cells(data, index),
-            round(float(value), 4),
-            int(equal),
-            *_numbers(data, index, len(names)),
-        ]
-        for each in chosen
-        for index, value, equal in zip(each.indices, each.rewards, each.equal, strict=True)
-    ]
+    rows = []
+    for each in chosen:
+        for index, value, equal in zip(each.indices, each.rewards, each.equal, strict=True):
+            action, true = np.asarray(data.actions[index]), float(data.rewards[index])
+            taken = action.item() if action.ndim == 0 else ", ".join(f"{float(a):.3g}" for a in action.ravel()[:SHOWN])
+            ends = "yes" if data.terminated[index] else ""
+            known = round(true, 4) if np.isfinite(true) else "unknown"
+            at = int(index), int(data.episodes[index]), int(data.steps[index])
+            both = (np.ravel(of[index])[: len(names)] for of in (data.observations, data.next_observations))
+            numbers = [round(float(number), 3) for shown in both for number in shown]
+            rows.append([each.kind, *at, taken, ends, known, round(float(value), 4), int(equal), *numbers])
     columns = ["kind", "index", "episode", "step", "action", "ends", "true reward", "reward", "steps of equal reward"]
     caption = (
         "Examples, with their index in the data. Of steps of equal reward, those with the smallest checksum are shown."
@@ -210,39 +178,29 @@ def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) 
     return Table([*columns, *names, *(f"next {name}" for name in names)], rows, caption)
 
 
-def _cells(data: Transitions, index: int) -> list[Any]:
-    action, true = np.asarray(data.actions[index]), float(data.rewards[index])
-    return [
-        int(data.episodes[index]),
-        int(data.steps[index]),
-        action.item() if action.ndim == 0 else ", ".join(f"{float(a):.3g}" for a in action.ravel()[:SHOWN]),
-        "yes" if data.terminated[index] else "",
-        round(true, 4) if np.isfinite(true) else "unknown",
-    ]
+def _row(each: Examples, data: Transitions) -> list[tuple[str, Array, Array]]:
+    """Return the steps to draw: titles, states and next states."""
+    found = []
+    for index, value in zip(each.indices[:DRAWN], each.rewards, strict=False):
+        true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
+        found.append((f"step {index}\n{value:.2f}{true}", data.observations[index], data.next_observations[index]))
+    return found
 
 
-def _numbers(data: Transitions, index: int, count: int) -> list[float]:
-    both = data.observations[index], data.next_observations[index]
-    return [round(float(number), 3) for shown in both for number in np.asarray(shown).ravel()[:count]]
-
-
-def _image(chosen: Sequence[Examples], data: Transitions, grid: tuple[int, int] | None) -> bytes:
-    columns = min(DRAWN, max(len(each.indices) for each in chosen))
-    figure = Figure((2.6 * columns, 1.9 * len(chosen)), layout="constrained")
-    axes = figure.subplots(len(chosen), 2 * columns, squeeze=False)
-    most = float(max(data.observations[:200].max(), data.next_observations[:200].max()))
-    for row, each in zip(axes, chosen, strict=True):
-        for place in row:
+def draw_steps(rows: Sequence[Sequence[tuple[str, Array, Array]]], grid: tuple[int, int] | None) -> bytes:
+    """Draw steps in rows as a PNG: their titles, states and next states."""
+    columns = max(map(len, rows))
+    figure = Figure((2.6 * columns, 1.9 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), 2 * columns, squeeze=False)
+    most = max(float(np.max(shown)) for row in rows for _, *both in row for shown in both)
+    for places, row in zip(axes, rows, strict=True):
+        for place in places[2 * len(row) :]:
             place.set_axis_off()
-        for number, index in enumerate(each.indices[:columns]):
-            both: tuple[Array, Array] = data.observations[index], data.next_observations[index]
-            for place, observation in zip(row[2 * number : 2 * number + 2], both, strict=True):
-                place.set_axis_on()
+        for number, (title, *both) in enumerate(row):
+            places[2 * number].set_title(title, fontsize=7, loc="left")
+            for place, observation in zip(places[2 * number :], both, strict=False):
                 draw_observation(place, observation, grid, most)
-            true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
-            title = f"step {index}\n{each.rewards[number]:.2f}{true}"
-            row[2 * number].set_title(title, fontsize=7, loc="left")
     return png(figure)
 
 
-STEP = Step("examples", TITLE, run, why_not=why_not)
+STEP = Step("examples", TITLE, run)

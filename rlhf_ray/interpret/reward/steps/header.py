@@ -42,36 +42,22 @@ DOTS = 3000
 
 @dataclass(frozen=True)
 class Header:
-    """The figures. What needs the true reward is None or empty where that is unknown.
+    """The figures. What needs the true reward is None or empty where that is unknown."""
 
-    Attributes:
-        mean, deviation: of the reward on the steps.
-        function: whether the reward is a function of a step; None with a single step.
-        distances: by name (`DISTANCES`).
-        exact: whether EPIC, with the ends of episodes kept, and DARD, where there is one, are 0.
-        pairs: share of pairs of steps with different true rewards in the true order; ties count half.
-        linear, rank, returns: correlations of steps, of their ranks, and of the episodes' returns.
-        taught: what an agent gets that is trained on it.
-        members: mean correlation of an ensemble's members; None without.
-        level: what a line through the true rewards adds to them, in their units.
-        levels: mean reward by level of the true one.
-        values: the reward and the true one, ``[2, n]``.
-    """
-
-    mean: float
+    mean: float  # of the reward on the steps
     deviation: float
-    function: Consistency | None
-    distances: dict[str, Estimate]
-    exact: bool
-    pairs: MeanEstimate | None
-    linear: MeanEstimate | None
-    rank: MeanEstimate | None
-    returns: MeanEstimate | None
-    taught: Taught | None
-    members: float | None
-    level: float | None
-    levels: tuple[RewardLevel, ...] = field(default=(), metadata=DRAWN)
-    values: FloatArray = field(default_factory=lambda: np.zeros((2, 0)), metadata=DRAWN)
+    function: Consistency  # whether the reward is a function of a step
+    distances: dict[str, Estimate]  # by name (`DISTANCES`)
+    exact: bool  # whether EPIC, with the ends of episodes kept, and DARD, where there is one, are 0
+    pairs: MeanEstimate | None  # see `pairs_in_order`
+    linear: MeanEstimate | None  # correlation of steps
+    rank: MeanEstimate | None  # of their ranks
+    returns: MeanEstimate | None  # of the episodes' returns
+    taught: Taught | None  # what an agent gets that is trained on it
+    members: float | None  # mean correlation of an ensemble's members
+    level: float | None  # what a line through the true rewards adds to them, in their units
+    levels: tuple[RewardLevel, ...] = field(default=(), metadata=DRAWN)  # mean reward by level of the true one
+    values: FloatArray = field(default_factory=lambda: np.zeros((2, 0)), metadata=DRAWN)  # the reward and the true one
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -97,7 +83,11 @@ def measure(subject: Subject) -> Header:
         else:
             distances = all_distances(subject.scaled, truth, steps, subject.gamma, subject.seed, pairs=pairs)
     each = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)]
-    true = data.rewards
+    found = [distances[name] for name in ("epic", "dard") if name in distances and not distances[name].refused]
+    agents, true = None, data.rewards
+    if subject.environment is not None and not constant(rewards):
+        gamma, seed, effort = subject.gamma, subject.seed, subject.effort
+        agents = taught(subject.reward, subject.environment, gamma=gamma, seed=seed, effort=effort, truth=subject.truth)
     linear = rank = ordered = returns = level = None
     if compared:
         linear = jackknife_rows(lambda at: pearson(rewards[at], true[at], 0.0), data.episodes, CORRELATION)
@@ -109,54 +99,28 @@ def measure(subject: Subject) -> Header:
             returns = jackknife_rows(lambda at: spearman(sums[0][at], sums[1][at], 0.0), numbers, CORRELATION)
         slope, start = np.polyfit(true, rewards, 1)
         level = float(start / slope) if slope > 0 else None
-    known = subject.true_known
     return Header(
-        float(rewards.mean()),
-        float(rewards.std()),
-        consistency(subject.reward, data) if len(data) > 1 else None,
-        distances,
-        _exact(distances),
-        ordered,
-        linear,
-        rank,
-        returns,
-        _taught(subject),
-        float(np.mean(each)) if each else None,
-        level,
-        levels_of(rewards, true, np.zeros(0)) if known else (),
-        np.stack([rewards, true]),
-    )
-
-
-def _exact(distances: dict[str, Estimate]) -> bool:
-    """Whether the reward is the true one up to shaping and scale, as all of these distances say that could be computed."""
-    found = [distances[name] for name in ("epic", "dard") if name in distances and not distances[name].refused]
-    return bool(found) and all(each.value < EXACT for each in found)
-
-
-def _taught(subject: Subject) -> Taught | None:
-    if subject.environment is None or constant(subject.reward.of(subject.data)):
-        return None
-    return taught(
-        subject.reward,
-        subject.environment,
-        gamma=subject.gamma,
-        seed=subject.seed,
-        effort=subject.effort,
-        truth=subject.truth,
+        mean=float(rewards.mean()),
+        deviation=float(rewards.std()),
+        function=consistency(subject.reward, data),
+        distances=distances,
+        exact=bool(found) and all(distance.value < EXACT for distance in found),
+        pairs=ordered,
+        linear=linear,
+        rank=rank,
+        returns=returns,
+        taught=agents,
+        members=float(np.mean(each)) if each else None,
+        level=level,
+        levels=levels_of(rewards, true, np.zeros(0)) if subject.true_known else (),
+        values=np.stack([rewards, true]),
     )
 
 
 def pairs_in_order(rewards: FloatArray, true: FloatArray, episodes: IntArray, rng: np.random.Generator) -> MeanEstimate:
     """Estimate the share of pairs of steps with different true rewards that a reward orders alike; ties count half.
 
-    Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
-
-    Args:
-        rewards: ``[n]``.
-        true: ``[n]``.
-        episodes: of the steps, ``[n]``.
-        rng: draws `ORDERED` pairs.
+    Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do. `ORDERED` pairs are drawn.
     """
     first, second = rng.integers(len(true), size=(2, ORDERED))
     differ = true[first] != true[second]
@@ -180,19 +144,16 @@ def beyond(estimate: MeanEstimate, bound: float) -> bool | None:
 
 def _checks(figures: Header) -> list[Check]:
     found = [Check("the reward varies", figures.deviation > 0, figures.deviation, bound="> 0")]
-    if figures.function is not None:
-        found += function_checks(figures.function)
+    found += function_checks(figures.function)
     exact, teaches = figures.exact, figures.taught
     name, bound = "share of the true return that an agent trained on it gets", f"> {TEACHES}"
     if teaches is not None and teaches.share is not None:
         remedy = "Ask for comparisons where it differs."
         found.append(Check.of(name, exact or beyond(teaches.share, TEACHES), teaches.share, bound, remedy))
     elif figures.deviation > 0 and not exact:
-        why = (
-            "The short PPO here can't train on it"
-            if teaches is None
-            else "PPO gains nothing on the true reward in this time"
-        )
+        why = "The short PPO here can't train on it"
+        if teaches is not None:
+            why = "PPO gains nothing on the true reward in this time"
         remedy = f"{why}: `rlhf-ray train ENVIRONMENT --reward-from` trains on it."
         found.append(Check(name, None, bound=bound, remedy=remedy))
     for name in ("epic", "dard", "starc"):
@@ -203,12 +164,9 @@ def _checks(figures: Header) -> list[Check]:
         bound = f"> {AGREES}, or a distance of 0" if exact else f"> {AGREES}"
         found.append(Check.of("pairs of steps in the true order", passed, figures.pairs, bound))
     if figures.members is not None:
-        bound = f"> {MEMBERS}"
-        remedy = "The members disagree: ask for more comparisons."
         agree = figures.members > MEMBERS
-        found.append(
-            Check("correlation of the members", agree, figures.members, None, None, bound, "" if agree else remedy)
-        )
+        remedy = "" if agree else "The members disagree: ask for more comparisons."
+        found.append(Check("correlation of the members", agree, figures.members, bound=f"> {MEMBERS}", remedy=remedy))
     return found
 
 
@@ -263,12 +221,12 @@ def _tables(figures: Header) -> list[Table]:
         found.append(Table(["", "value", "95 % from", "to", "why not"], rows, caption))
     if (of_agents := figures.taught) is not None:
         how = "exact, discounted" if of_agents.exact else "agents trained by PPO"
-        returns = [
+        rows = [
             ["the true reward", of_agents.best],
             ["this reward", of_agents.learned],
             ["random actions", of_agents.random],
         ]
-        found.append(Table(["trained on", "true return"], returns, f"True returns ({how})."))
+        found.append(Table(["trained on", "true return"], rows, f"True returns ({how})."))
     if figures.levels:
         levels = [[each.label, each.test, each.predicted, each.spread] for each in figures.levels]
         found.append(Table(["true reward", "steps", "mean reward", "standard deviation"], levels, "By true reward."))
@@ -284,9 +242,4 @@ def _picture(values: FloatArray) -> Picture:
     return Picture("against_true", png(figure, dpi=110), "Each dot is a step.")
 
 
-def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why there is nothing to say: no steps."""
-    return None if len(context.subject.data) else "There are no steps to look at."
-
-
-STEP = Step("header", TITLE, run, why_not=why_not)
+STEP = Step("header", TITLE, run)

@@ -11,19 +11,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
-from rlhf_ray.data.errors import Fault, SettingError
+from rlhf_ray.data.errors import Fault
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -45,31 +44,11 @@ _CIRCLE = 0.19 * np.stack([np.cos(_TURN), np.sin(_TURN)], 1)
 
 @dataclass(frozen=True)
 class MoveValues:
-    """The reward of each move in a grid world.
+    """The reward of each move in a grid world: float64 ``[S, A]``; NaN where a move is not valid (see `valid_moves`)."""
 
-    Attributes:
-        name: short name of the reward.
-        states: the states.
-        values: ``[S, A]`` float64; NaN where a move is not valid: it leads against a wall, or the episode is over.
-    """
-
-    name: str
+    name: str  # short name of the reward
     states: GridStates
     values: FloatArray
-
-    @property
-    def valid(self) -> BoolArray:
-        """Which moves are valid, ``[S, A]``."""
-        return valid_moves(self.states)
-
-
-@dataclass(frozen=True)
-class Moves:
-    """The table of all moves, and the correlation with the true reward over them; None if either is constant."""
-
-    columns: list[str]
-    moves: list[list[Any]]
-    correlation: float | None
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -92,19 +71,22 @@ def run(context: StepContext[Subject]) -> Section:
         move_values(context.subject.scaled, states, "this reward"),
         move_values(context.subject.truth or env.ground_truth(), states, "true reward"),
     ]
-    figures = measure(panels)
-    order = np.argsort(-panels[0].values[panels[0].valid], kind="stable")
-    best_and_worst = [figures.moves[i] for i in (*order[:SHOWN], *order[SHOWN:][-SHOWN:])]
+    valid, listed = valid_moves(states), moves(panels)
+    given, true = (panel.values[valid] for panel in panels)
+    correlation = None if constant(given) or constant(true) else pearson(given, true)
+    order = np.argsort(-given, kind="stable")
+    best_and_worst = [listed[i] for i in (*order[:SHOWN], *order[SHOWN:][-SHOWN:])]
     rows = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in best_and_worst]
-    correlation = figures.correlation
     alike = "" if correlation is None else f" Over all moves, correlation with the true reward {correlation:.2f}."
     caption = (
         "The reward of each move: a triangle for a step in its direction, a circle for staying. Hatched: the move leads against a "
         f"wall, or the state never occurs. G: goal, K: key. White: the median move of the panel.{alike}"
     )
     image = png(draw(panels, range(min(MOST_LAYERS, len(states.layers)))))
-    tables = [Table(figures.columns, rows, "The moves worth most and least.")]
-    return Section("heatmap", TITLE, (), (), tables, [Picture("moves", image, caption)], (), values_of(figures))
+    columns = ["layer", "row", "column", "move", *(panel.name for panel in panels)]
+    tables, pictures = [Table(columns, rows, "The moves worth most and least.")], [Picture("moves", image, caption)]
+    values = {"columns": columns, "moves": listed, "correlation": correlation}
+    return Section("heatmap", TITLE, (), (), tables, pictures, (), values)
 
 
 def valid_moves(states: GridStates) -> BoolArray:
@@ -116,22 +98,7 @@ def valid_moves(states: GridStates) -> BoolArray:
 
 
 def move_values(reward: RewardFunction, states: GridStates, name: str) -> MoveValues:
-    """Compute the reward of each move.
-
-    Args:
-        reward: any reward function whose observations are those of ``states``.
-        states: from the environment's ``grid_states()``.
-        name: of the panel.
-
-    Raises:
-        SettingError: the reward takes other observations.
-    """
-    shape = states.observations.shape[1:]
-    if tuple(reward.observation_space.shape or ()) != shape:
-        raise SettingError(
-            f"The reward {reward.name!r} takes observations of shape {reward.observation_space.shape}, but those of the grid world "
-            f"have the shape {shape}; use the environment that it was made for."
-        )
+    """Compute the reward of each move; ``states`` are from the environment's ``grid_states()``, ``name`` is the panel's."""
     valid, seen = valid_moves(states), states.observations
     state, action = np.nonzero(valid)
     after = states.next_states[state, action]
@@ -140,10 +107,10 @@ def move_values(reward: RewardFunction, states: GridStates, name: str) -> MoveVa
     return MoveValues(name, states, values)
 
 
-def measure(panels: Sequence[MoveValues]) -> Moves:
-    """Compute the figures of a reward and the true one: for each valid move layer, row, column, move, and both values."""
-    states, valid = panels[0].states, panels[0].valid
-    moves = [
+def moves(panels: Sequence[MoveValues]) -> list[list[Any]]:
+    """List each valid move: layer, row, column, move, and the value of each panel."""
+    states = panels[0].states
+    return [
         [
             states.layers[states.layer[state]],
             int(states.rows[state]),
@@ -151,11 +118,8 @@ def measure(panels: Sequence[MoveValues]) -> Moves:
             NAMES[states.moves[action]],
             *(float(panel.values[state, action]) for panel in panels),
         ]
-        for state, action in np.argwhere(valid)
+        for state, action in np.argwhere(valid_moves(states))
     ]
-    given, true = (panel.values[panel.valid] for panel in panels)
-    correlation = None if constant(given) or constant(true) else pearson(given, true)
-    return Moves(["layer", "row", "column", "move", *(panel.name for panel in panels)], moves, correlation)
 
 
 def draw(panels: Sequence[MoveValues], layers: Sequence[int]) -> Figure:
@@ -170,22 +134,15 @@ def draw(panels: Sequence[MoveValues], layers: Sequence[int]) -> Figure:
     figure = Figure((0.4 + 4.2 * len(panels), height * len(layers)), layout="constrained")
     grid = figure.subplots(len(layers), len(panels), squeeze=False)
     for column, panel in enumerate(panels):
-        norm = around_median(panel.values)
+        centre = float(np.nanmedian(panel.values))
+        reach = float(np.nanmax(np.abs(panel.values - centre)))
+        norm = CenteredNorm(centre, reach if reach > 1e-9 * max(1.0, abs(centre)) else 1.0)
         for row, layer in enumerate(layers):
             _draw_layer(grid[row, column], panel, layer, norm)
             title = ", ".join(part for part in (panel.name, states.layers[layer]) if part)
             grid[row, column].set_title(title, fontsize=9, wrap=True)
         figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid[:, column].tolist(), label="reward", shrink=0.8)
     return figure
-
-
-def around_median(values: FloatArray) -> Normalize:
-    """Return the colour scale of a panel: symmetric about the median of its finite values, which is white."""
-    seen = values[np.isfinite(values)]
-    centre = float(np.median(seen)) if len(seen) else 0.0
-    reach = float(np.abs(seen - centre).max()) if len(seen) else 0.0
-    reach = reach if reach > 1e-9 * max(1.0, abs(centre)) else 1.0
-    return Normalize(centre - reach, centre + reach)
 
 
 def _draw_layer(axes: Axes, panel: MoveValues, layer: int, norm: Normalize) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.layers import Factors, Layer, fit_factors, found_again, hidden_layers
-from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
+from rlhf_ray.interpret.reward.manifold import Manifold, Tile, frames_of, gallery
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
 from rlhf_ray.reward.functions import TorchReward
@@ -66,9 +65,8 @@ def run(context: StepContext[Subject]) -> Section:
     )
     mean = float(np.mean(found["activations"].stability))
     remedy = "" if mean >= STABLE else "The factors depend on the sample: don't interpret single ones."
-    check = Check(
-        "cosine of the factors of halves of the data", mean >= STABLE, mean, None, None, f"≥ {STABLE}", remedy
-    )
+    name = "cosine of the factors of halves of the data"
+    check = Check(name, mean >= STABLE, mean, bound=f"≥ {STABLE}", remedy=remedy)
     tables = [Table(["factor", "found again (cosine)", "explained by all"], rows, caption)]
     pictures = _pictures(subject, data, layer, found["activations"].fitted, seed)
     return Section("inside", TITLE, [check], (), tables, pictures, (), values_of(found))

@@ -26,11 +26,9 @@ CAPTIONS = {
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why there is nothing to preprocess: no steps, or images, whose potentials take minutes to fit."""
-    subject = context.subject
-    if is_image(subject.reward.observation_space):
-        return "For images, potentials are networks that take minutes to fit; use `rlhf-ray interpret preprocess`."
-    return None if len(subject.data) else "There are no steps to make the reward sparse on."
+    """Return why there is nothing to preprocess: images, whose potentials take minutes to fit."""
+    said = "For images, potentials are networks that take minutes to fit; use `rlhf-ray interpret preprocess`."
+    return said if is_image(context.subject.reward.observation_space) else None
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -44,10 +42,7 @@ def run(context: StepContext[Subject]) -> Section:
     columns = ["objective", "before", "after", "non-zero before", "non-zero after", "above the best", "solver"]
     images = before_and_after(sparse.reward, sparse.problem)
     pictures = [Picture(name, image, CAPTIONS[name]) for name, image in images.items()]
-    checks, table = (
-        [_check(one) for one in figures.values()],
-        Table(columns, list(map(_row, figures.values())), caption),
-    )
+    checks, table = list(map(_check, figures.values())), Table(columns, list(map(_row, figures.values())), caption)
     return Section("preprocess", TITLE, checks, (), [table], pictures, (), values_of(figures))
 
 

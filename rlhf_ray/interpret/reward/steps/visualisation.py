@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.consistency import gradients_are_own
-from rlhf_ray.interpret.reward.gallery import Tile, gallery
-from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
+from rlhf_ray.interpret.reward.manifold import Frame, Manifold, Tile, frames_of, gallery, total_variation
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import (
     Objective,
@@ -44,49 +42,17 @@ PLAIN, REGULARISED, CELLS = "not regularised", "regularised", "a few cells chang
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Inputs of one kind, made to be rated high or low.
-
-    Attributes:
-        rewards, off, reasons: of each input: its reward, whether it is off the manifold, and why.
-        kind: how they were made.
-        low: whether they were made to be rated low.
-        beyond: how far their most extreme reward is beyond the data's, in standard deviations.
-        made: the inputs.
-    """
+    """Inputs of one kind, made to be rated high or low: of each its reward, whether it is off the manifold, and why."""
 
     rewards: FloatArray
     off: list[bool]
     reasons: list[tuple[str, ...]]
-    kind: str = field(metadata=DRAWN)
-    low: bool = field(metadata=DRAWN)
-    beyond: float = field(metadata=DRAWN)
+    kind: str = field(metadata=DRAWN)  # how they were made
+    low: bool = field(metadata=DRAWN)  # whether they were made to be rated low
+    beyond: float = field(
+        metadata=DRAWN
+    )  # how far their most extreme reward is beyond the data's, in standard deviations
     made: Visualisations = field(metadata=DRAWN)
-
-    @property
-    def name(self) -> str:
-        """The kind, and what they were made for."""
-        return f"{self.kind}, {'low' if self.low else 'high'}"
-
-
-@dataclass(frozen=True)
-class VisualisationFigures:
-    """What the step finds.
-
-    Attributes:
-        data: lowest, highest and mean reward in the data.
-        held_out_off: share of the data that is off the manifold by its own measure.
-        made: the inputs, by kind and direction.
-        flagged: share of the inputs that nothing keeps near the data that is off the manifold; None unless they are images.
-        variation: total variation of the regularised inputs, relative to the data's mean; None for vectors.
-        features: of vectors: name, mean and spread in the data, mean in inputs rated high and low; the most different first.
-    """
-
-    data: dict[str, float]
-    held_out_off: float
-    made: dict[str, MadeUp]
-    flagged: float | None = field(default=None, metadata=DRAWN)
-    variation: float | None = field(default=None, metadata=DRAWN)
-    features: list[list[Any]] = field(default_factory=list, metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -104,108 +70,97 @@ def why_not(context: StepContext[Subject]) -> str | None:
 
 def run(context: StepContext[Subject]) -> Section:
     """Make inputs that the reward rates high and low, and say how far from the data they are."""
-    making = _Making(context.subject)
-    if constant(making.rewards):
+    subject = context.subject
+    reward, frames = subject.scaled, seen_frames(subject.scaled)
+    data = subject.data.sample(STEPS, subject.rng("visualisation"))
+    rewards = reward.of(data)
+    if constant(rewards):
         return Section("visualisation", TITLE, skipped="The reward is constant: no input is rated higher than another.")
-    figures = making.measure()
-    pictures = list(making.pictures(figures))
-    tables = list(_tables(figures))
-    return Section("visualisation", TITLE, list(_checks(figures)), (), tables, pictures, (), values_of(figures))
+    seed = int(subject.rng("visualisation seed").integers(2**31))
+    manifold, coded = Manifold(data, frames, seed), codes_of(data) is not None
+    settings = VisualisationSettings(max(10, round(150 * subject.effort)), "action" in reward.inputs)
+    kinds = {PLAIN: replace(settings, regularised=False), REGULARISED: settings}
+    figures: dict[tuple[str, bool], MadeUp] = {}
+    for kind, how in ({CELLS: settings} if coded else kinds).items():
+        for low in (False, True):
+            made = optimise(reward, data, seed, Objective(low=low), COUNT, how, manifold)
+            up, down = made.rewards.max() - rewards.max(), rewards.min() - made.rewards.min()
+            beyond = float(down if low else up) / float(rewards.std())
+            reasons = [distance.reasons for distance in made.distances]
+            figures[kind, low] = MadeUp(made.rewards, made.off, reasons, kind, low, beyond, made)
+    regularised = [] if coded else [figures[REGULARISED, low].made.steps for low in (False, True)]
+    flagged = variation = None
+    if manifold.mean_variation is not None:  # vectors stay within their bounds, and their extremes may well be real
+        flagged = float(np.mean(figures[PLAIN, False].off + figures[PLAIN, True].off))
+        images = [frame for steps in regularised for frame in frames_of(steps, frames)]
+        most = max(float(total_variation(each).max()) for each in images)
+        variation = most / max(manifold.mean_variation, 1e-9)
+    checks = list(_checks(manifold.held_out_off, flagged, variation))
+    ends = {"lowest": float(rewards.min()), "highest": float(rewards.max()), "mean": float(rewards.mean())}
+    tables = [_table(ends, list(figures.values()))]
+    if not manifold.images and not coded:
+        columns, rows = ["feature", "data", "deviation", "rated high", "rated low"], _features(subject, *regularised)
+        tables.append(Table(columns, rows[:MOST_FEATURES], "Regularised inputs, the features that differ most."))
+    pictures = []
+    if manifold.images or subject.grid is not None:
+        pictures = [_picture(data, rewards, list(figures.values()), low, frames, subject.grid) for low in (False, True)]
+    by_name = {f"{kind}, {'low' if low else 'high'}": values_of(each) for (kind, low), each in figures.items()}
+    values = {"data": ends, "held_out_off": manifold.held_out_off, "made": by_name}
+    return Section("visualisation", TITLE, checks, (), tables, pictures, (), values)
 
 
-class _Making:
-    """Makes the inputs for a subject, and compares them with its data."""
-
-    def __init__(self, subject: Subject):
-        self.subject, self.frames = subject, seen_frames(subject.scaled)
-        self.data = subject.data.sample(STEPS, subject.rng("visualisation"))
-        self.seed = int(subject.rng("visualisation seed").integers(2**31))
-        self.rewards = subject.scaled.of(self.data)
-        self.coded = codes_of(self.data) is not None
-
-    @cached_property
-    def manifold(self) -> Manifold:
-        return Manifold(self.data, self.frames, self.seed)
-
-    def measure(self) -> VisualisationFigures:
-        reward, images = self.subject.scaled, self.manifold.images
-        action, steps = "action" in reward.inputs, max(10, round(150 * self.subject.effort))
-        settings = VisualisationSettings(steps, action)
-        kinds = {PLAIN: replace(settings, regularised=False), REGULARISED: settings}
-        figures = {}
-        for kind, how in ({CELLS: settings} if self.coded else kinds).items():
-            for low in (False, True):
-                made = optimise(reward, self.data, self.seed, Objective(low=low), COUNT, how, self.manifold)
-                up, down = made.rewards.max() - self.rewards.max(), self.rewards.min() - made.rewards.min()
-                beyond = float(down if low else up) / float(self.rewards.std())
-                reasons = [distance.reasons for distance in made.distances]
-                figures[kind, low] = MadeUp(made.rewards, made.off, reasons, kind, low, beyond, made)
-        regularised = [] if self.coded else [figures[REGULARISED, low].made.steps for low in (False, True)]
-        flagged = None  # of images: vectors stay within their bounds, and their extremes may well be real
-        if images:
-            flagged = float(np.mean(figures[PLAIN, False].off + figures[PLAIN, True].off))
-        lowest, highest, mean = map(float, (self.rewards.min(), self.rewards.max(), self.rewards.mean()))
-        return VisualisationFigures(
-            {"lowest": lowest, "highest": highest, "mean": mean},
-            self.manifold.held_out_off,
-            {each.name: each for each in figures.values()},
-            flagged,
-            self._variation(regularised),
-            [] if images or self.coded else self._features(*regularised),
+def _features(subject: Subject, up: Transitions, down: Transitions) -> list[list[Any]]:
+    """Compare features: name, mean and spread in the data, mean in inputs rated high and low; the most different first."""
+    frames, rows, shifts = seen_frames(subject.scaled), list[list[Any]](), list[float]()
+    for frame in frames:
+        real, high, low = (
+            frames_of(steps, [frame])[0].reshape(len(steps), -1).astype(np.float64)
+            for steps in (subject.data, up, down)
         )
-
-    def _variation(self, regularised: list[Transitions]) -> float | None:
-        if (mean := self.manifold.mean_variation) is None:
-            return None
-        images = [frame for steps in regularised for frame in frames_of(steps, self.frames)]
-        return max(float(total_variation(each).max()) for each in images) / max(mean, 1e-9)
-
-    def _features(self, up: Transitions, down: Transitions) -> list[list[Any]]:
-        regions, rows, shifts = self.subject.regions, list[list[Any]](), list[float]()
-        for frame in self.frames:
-            real, high, low = (
-                frames_of(steps, [frame])[0].reshape(len(steps), -1).astype(np.float64)
-                for steps in (self.subject.data, up, down)
-            )
-            own = regions is not None and len(regions.names) == real.shape[1]
-            names = regions.names if regions is not None and own else [f"feature {i}" for i in range(real.shape[1])]
-            when = f" ({'before' if frame == 'state' else 'after'})" if len(self.frames) > 1 else ""
-            mean, spread, above, below = real.mean(0), real.std(0), high.mean(0), low.mean(0)
-            shifts += np.where(spread > 1e-9, (above - below) / np.maximum(spread, 1e-9), 0.0).tolist()
-            columns = (each.tolist() for each in (mean, spread, above, below))
-            rows += [[name + when, *row] for name, *row in zip(names, *columns, strict=True)]
-        return [rows[i] for i in np.argsort(-np.abs(shifts), kind="stable")]
-
-    def pictures(self, figures: VisualisationFigures) -> Iterator[Picture]:
-        """Draw the inputs beside the data's highest and lowest."""
-        regions, most = self.subject.regions, float(np.max(self.data.observations))
-        grid = regions.layout if regions is not None and regions.kind == "cell" else None
-        if not self.manifold.images and grid is None:
-            return
-
-        def tile(steps: Transitions, i: int, reward: float, off: bool = False) -> Tile:
-            shown = [frame[i] if grid is None else frame[i].reshape(grid) for frame in frames_of(steps, self.frames)]
-            return Tile(shown, f"{reward:.2f}" + ("\noff the manifold" if off else ""), off)
-
-        for low, rated in ((False, "high"), (True, "low")):
-            order = np.argsort(self.rewards if low else -self.rewards, kind="stable")[:COUNT]
-            rows = [(f"the data's {rated}est", [tile(self.data, int(i), self.rewards[i]) for i in order])]
-            for each in figures.made.values():
-                if each.low == low:
-                    made = enumerate(zip(each.rewards, each.off, strict=True))
-                    rows.append((each.kind, [tile(each.made.steps, i, reward, off) for i, (reward, off) in made]))
-            when = " (before | after the step)" if len(self.frames) > 1 else ""
-            caption = f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; it never learned what to say there."
-            yield Picture(f"rated_{rated}", gallery(rows, most), caption)
+        names: Sequence[str] = [f"feature {i}" for i in range(real.shape[1])]
+        if subject.regions is not None and len(subject.regions) == real.shape[1]:
+            names = subject.regions.names
+        when = f" ({'before' if frame == 'state' else 'after'})" if len(frames) > 1 else ""
+        mean, spread, above, below = real.mean(0), real.std(0), high.mean(0), low.mean(0)
+        shifts += np.where(spread > 1e-9, (above - below) / np.maximum(spread, 1e-9), 0.0).tolist()
+        columns = (each.tolist() for each in (mean, spread, above, below))
+        rows += [[name + when, *row] for name, *row in zip(names, *columns, strict=True)]
+    return [rows[i] for i in np.argsort(-np.abs(shifts), kind="stable")]
 
 
-def _checks(figures: VisualisationFigures) -> Iterator[Check]:
+def _picture(
+    data: Transitions,
+    rewards: FloatArray,
+    made: Sequence[MadeUp],
+    low: bool,
+    frames: Sequence[Frame],
+    grid: tuple[int, int] | None,
+) -> Picture:
+    """Draw the inputs rated low or high beside the data's lowest or highest."""
+
+    def tile(steps: Transitions, i: int, reward: float, off: bool = False) -> Tile:
+        shown = [frame[i] if grid is None else frame[i].reshape(grid) for frame in frames_of(steps, frames)]
+        return Tile(shown, f"{reward:.2f}" + ("\noff the manifold" if off else ""), off)
+
+    order, rated = np.argsort(rewards if low else -rewards, kind="stable")[:COUNT], "low" if low else "high"
+    rows = [(f"the data's {rated}est", [tile(data, int(i), rewards[i]) for i in order])]
+    for each in (each for each in made if each.low == low):
+        tiles = [tile(each.made.steps, i, each.rewards[i], off) for i, off in enumerate(each.off)]
+        rows.append((each.kind, tiles))
+    when = " (before | after the step)" if len(frames) > 1 else ""
+    caption = (
+        f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; it never learned what to say there."
+    )
+    return Picture(f"rated_{rated}", gallery(rows, float(np.max(data.observations))), caption)
+
+
+def _checks(held_out_off: float, flagged: float | None, variation: float | None) -> Iterator[Check]:
     bounded: list[tuple[str, float | None, float, bool, str]] = [
-        ("real inputs that count as off the manifold", figures.held_out_off, HELD_OUT_OFF, False,
+        ("real inputs that count as off the manifold", held_out_off, HELD_OUT_OFF, False,
          "The data's episodes differ so much that the red frames say little."),
-        ("unregularised inputs off the manifold", figures.flagged, FLAGGED, True,
+        ("unregularised inputs off the manifold", flagged, FLAGGED, True,
          "The reward has its extremes near the data, or the distance misses something."),
-        ("total variation of regularised inputs, beside the data's", figures.variation, VARIATION, False,
+        ("total variation of regularised inputs, beside the data's", variation, VARIATION, False,
          "The reward pays for fine patterns."),
     ]  # fmt: skip
     for name, value, bound, least, remedy in bounded:
@@ -215,19 +170,16 @@ def _checks(figures: VisualisationFigures) -> Iterator[Check]:
             yield Check(name, passed, value, bound=text, remedy="" if passed else remedy)
 
 
-def _tables(figures: VisualisationFigures) -> Iterator[Table]:
-    rows: list[list[Any]] = [["the data", "", figures.data["lowest"], figures.data["highest"], None, "", ""]]
-    for each in figures.made.values():
+def _table(data: dict[str, float], made: Sequence[MadeUp]) -> Table:
+    rows: list[list[Any]] = [["the data", "", data["lowest"], data["highest"], None, "", ""]]
+    for each in made:
         reasons = {reason for all_reasons in each.reasons for reason in all_reasons}
         off, why = f"{sum(each.off)} of {len(each.off)}", max(reasons, default="")
         ends = float(each.rewards.min()), float(each.rewards.max())
         rows.append([each.kind, "low" if each.low else "high", *ends, each.beyond, off, why])
     beyond = "beyond the data, in deviations"
     columns = ["inputs", "made for", "lowest reward", "highest reward", beyond, "off the manifold", "why"]
-    yield Table(columns, rows, "Rewards of made-up inputs beside those of the data.")
-    if figures.features:
-        columns = ["feature", "data", "deviation", "rated high", "rated low"]
-        yield Table(columns, figures.features[:MOST_FEATURES], "Regularised inputs, the features that differ most.")
+    return Table(columns, rows, "Rewards of made-up inputs beside those of the data.")
 
 
 STEP = Step("visualisation", TITLE, run, why_not=why_not)
