@@ -60,6 +60,12 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
             return learned
         return (1.0 - self.mix) * learned + self.mix * own
 
+    def log(self, metrics: Any, mean: float, std: float, mixed: Any) -> None:
+        """Log the mean and deviation of learned rewards, and the mean of their mixtures, if there are any."""
+        values = {"learned_reward_mean": mean, "learned_reward_std": std, "reward_version": int(self.ensemble.version)}
+        values |= {"mixed_reward_mean": float(mixed)} if self.mix else {}
+        metrics.log_dict(values, key=DEFAULT_MODULE_ID, window=1)
+
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {}
 
@@ -182,16 +188,8 @@ class LearnedReward(RewardConnector):
         if metrics is not None:
             count = real.sum().clamp_min(1)
             mean = learned.sum() / count
-            metrics.log_dict(
-                {
-                    "learned_reward_mean": mean.item(),
-                    "learned_reward_std": ((((learned - mean) ** 2) * real).sum() / count).sqrt().item(),
-                    "reward_version": int(module.ensemble.version),
-                }
-                | ({"mixed_reward_mean": (rewards.sum() / count).item()} if module.mix else {}),
-                key=DEFAULT_MODULE_ID,
-                window=1,
-            )
+            std = ((((learned - mean) ** 2) * real).sum() / count).sqrt()
+            module.log(metrics, mean.item(), std.item(), rewards.sum() / count)
         columns[Columns.REWARDS] = rewards
         if not self.keep_next_observations:
             del columns[Columns.NEXT_OBS]  # no longer needed; minibatches would carry them along
@@ -236,14 +234,5 @@ class HistoryReward(ConnectorV2):  # type: ignore[misc]
         episodes[:] = copies
         if metrics is not None:
             every = np.concatenate(rewards)
-            metrics.log_dict(
-                {
-                    "learned_reward_mean": float(every.mean()),
-                    "learned_reward_std": float(every.std()),
-                    "reward_version": int(ensemble.version),
-                }
-                | ({"mixed_reward_mean": float(np.concatenate(mixtures).mean())} if module.mix else {}),
-                key=DEFAULT_MODULE_ID,
-                window=1,
-            )
+            module.log(metrics, float(every.mean()), float(every.std()), np.concatenate(mixtures).mean())
         return batch
