@@ -200,11 +200,7 @@ def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArr
 
     Each reward may be rounded, and so may each partial sum of float64 numbers: an error of ``n * eps * sum(abs(r))`` (Higham,
     Accuracy and Stability of Numerical Algorithms, section 4.2). Rewards which all are float32 numbers are rounded to
-    these, except for whole numbers.
-
-    Args:
-        rewards: ``[n, length]``, of any float dtype.
-        weights: ``[length]``: weight of each step; None for 1.
+    these, except for whole numbers. Rewards and weights are as for `differences`.
     """
     sizes = np.abs(_weighed(rewards, weights))
     values = np.asarray(rewards, np.float64)
@@ -229,13 +225,7 @@ def spread_of(returns: FloatArray) -> float:
     """Return how far apart returns are: of 100 random pairs of them, 95 are closer.
 
     Exact for up to `_SPREAD` returns; of more, that many at even distances in ascending order stand for all. So it draws nothing,
-    and the order of the returns has no effect.
-
-    Args:
-        returns: ``[n]``, of any float dtype.
-
-    Returns:
-        0 or more, in the unit of the returns; 0 for fewer than two; NaN if a return is.
+    and the order of the returns ``[n]`` has no effect. It is 0 for fewer than two, and NaN if a return is.
     """
     ordered = np.sort(np.asarray(returns, np.float64))
     if len(ordered) < 2:

@@ -201,12 +201,7 @@ class Demonstrations:
 
 
 def _open(path: Path | str) -> Any:
-    """Open an ``.npz`` as numpy does, without unpickling, or HDF5. Of other files, numpy would advise to unpickle them.
-
-    Raises:
-        OSError: there is no such file, or it is damaged.
-        ValueError: it is neither, or h5py is not installed.
-    """
+    """Open an ``.npz`` as numpy does, without unpickling, or HDF5. Of other files, numpy would advise to unpickle them."""
     with open(path, "rb") as content:
         hdf5, zipped = content.read(8) == b"\x89HDF\r\n\x1a\n", zipfile.is_zipfile(content)
     if not hdf5:

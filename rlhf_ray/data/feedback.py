@@ -112,11 +112,7 @@ def _first(ids: list[str]) -> IntArray:
 
 
 def _once(fragments: Fragments, scores: FloatArray) -> tuple[Fragments, FloatArray]:
-    """Return each different fragment once, with its mean score.
-
-    Raises:
-        SettingError: all are the same.
-    """
+    """Return each different fragment once, with its mean score; refuse those that are all the same."""
     _, first, which = np.unique(fragments.ids(), return_index=True, return_inverse=True)
     if len(first) == len(fragments):
         return fragments, scores
@@ -128,11 +124,7 @@ def _once(fragments: Fragments, scores: FloatArray) -> tuple[Fragments, FloatArr
 
 
 def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
-    """Return ratings or ranks as float64, ``[n]``.
-
-    Raises:
-        SettingError: there is not one number for each of at least two fragments, or some are NaN or infinite.
-    """
+    """Return ratings or ranks as float64, ``[n]``: a finite number for each of at least two fragments."""
     numbers = numbers_of(given)
     got = "something else" if numbers is None else f"an array of shape {numbers.shape}"
     if numbers is not None and numbers.shape == (len(fragments),) and not np.isfinite(numbers).all():

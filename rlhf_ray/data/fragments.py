@@ -178,21 +178,10 @@ def cut_fragments(
     policy_version: int,
     rng: np.random.Generator,
 ) -> Fragments | None:
-    """Copy ``count`` different windows of ``length`` steps out of ``trajectories``.
+    """Copy ``count`` different windows of ``length`` steps out of ``trajectories``: fewer if fewer exist, None if none does.
 
-    All windows that fit are equally likely, so longer trajectories yield more fragments (as in `imitation`). A share of the
-    fragments comes from episode starts instead, if there are enough.
-
-    Args:
-        trajectories: the source.
-        length: steps per fragment.
-        count: number of fragments.
-        start_share: share of the fragments, in [0, 1], taken from episode starts.
-        policy_version: of the policy that acted.
-        rng: makes the draws.
-
-    Returns:
-        At most ``count`` fragments (fewer if fewer windows exist); None if no trajectory is long enough.
+    All windows that fit are equally likely, so longer trajectories yield more fragments (as in `imitation`). ``start_share`` of the
+    fragments, a number in [0, 1], comes from episode starts instead, if there are enough.
     """
     windows = np.array([max(0, len(trajectory) - length + 1) for trajectory in trajectories], dtype=np.int64)
     first_window = np.concatenate([[0], np.cumsum(windows)])

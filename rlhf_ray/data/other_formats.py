@@ -79,15 +79,9 @@ def flags(values: Any, name: str) -> BoolArray:
 def episode(
     number: int, observations: Any, acts: Any, rewards: Any, terminated: Any, truncated: Any = False
 ) -> Trajectory:
-    """Check one episode.
+    """Check an episode: observations ``[steps + 1, …]``, actions ``[steps, …]``, rewards ``[steps]`` or ``[steps, 1]``, or None.
 
-    Args:
-        number: of the episode, for errors.
-        observations: ``[steps + 1, …]``.
-        acts: actions ``[steps, …]``, at least one.
-        rewards: ``[steps]`` or ``[steps, 1]``; None if unknown.
-        terminated: whether it was; or ``[steps]``, of which the last counts.
-        truncated: the same.
+    Whether it was terminated or truncated is one flag; or ``[steps]`` of them, of which the last counts. At least one step.
     """
     seen, acted = numbers(observations, "observations"), actions(acts)
     given: FloatArray = (
@@ -178,11 +172,7 @@ def write_imitation(trajectories: Iterable[Trajectory], folder: Path | str) -> N
 
 
 def _of_lists(row: pa.Scalar) -> Array:
-    """Convert one row of nested lists to an array of the same dtype.
-
-    Raises:
-        ValueError: the lists differ in length, or hold nulls.
-    """
+    """Convert one row of nested lists, without nulls and of one length each, to an array of the same dtype."""
     values = getattr(row, "values", None)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage

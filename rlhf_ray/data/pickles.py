@@ -189,12 +189,7 @@ class _Room:
         self._left = LARGEST
 
     def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
-        """Decompress ``content``.
-
-        Raises:
-            ValueError: the result exceeds the remaining room.
-            EOFError: the content is truncated.
-        """
+        """Decompress ``content``: an error of `ERRORS` if it is truncated, or exceeds the remaining room."""
         unpacked = bytearray()
         while content:  # a gzip file may have several members
             unpacker = zlib.decompressobj(kind)

@@ -108,13 +108,9 @@ def require(condition: bool, setting: str, value: object, rule: str) -> None:
 
 
 def require_known(given: Iterable[str], known: Iterable[str], group: str, inside: Sequence[str] = ()) -> None:
-    """Check that the settings ``given`` are among the ``known`` ones.
+    """Check that the settings ``given`` of a group are among the ``known`` ones.
 
-    Args:
-        given: names.
-        known: the names that exist.
-        group: whose settings they are.
-        inside: names ``group.name`` of the settings in groups inside this one, which belong there.
+    Names ``inside`` are those ``group.name`` of groups inside this one, which belong there.
 
     Raises:
         SettingError: one is unknown; the message has the nearest names.
@@ -128,14 +124,10 @@ def require_known(given: Iterable[str], known: Iterable[str], group: str, inside
 
 
 def check_values(settings: object, group: str = "", infinite: Sequence[str] = ()) -> None:
-    """Check each field of ``settings`` against its type, with the `Bounds` of its numbers.
+    """Check each field of a frozen dataclass against its type, with the `Bounds` of its numbers, and give it a value of that type.
 
-    Whole numbers may be floats, such as 1e5 from JSON. One value may be given where several may be.
-
-    Args:
-        settings: a frozen dataclass, whose fields get values of their types.
-        group: the group's name, for errors; ``--`` for options of a command.
-        infinite: the fields that may be infinite.
+    Whole numbers may be floats, such as 1e5 from JSON. One value may be given where several may be. Errors name the ``group``, or
+    with ``--`` the options of a command. The fields ``infinite`` may be so.
 
     Raises:
         SettingError: a field has another value.

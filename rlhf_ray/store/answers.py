@@ -87,12 +87,7 @@ def own_preference(preference: float, swapped: bool | None, extra: str | None) -
     """Return what the annotator of an active answer preferred, whoever looked at it again and changed it.
 
     Answers that one person gave for another are not independent of that person's. What annotators took back and answered anew
-    themselves is theirs: a slip.
-
-    Args:
-        preference: of the active answer.
-        swapped: whether the left fragment was shown on the right.
-        extra: the answer's ``extra``, JSON.
+    themselves is theirs: a slip. ``swapped``: the left fragment was shown on the right.
     """
     if extra is None or REVIEWED_BY not in extra:
         return preference

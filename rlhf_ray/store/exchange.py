@@ -301,11 +301,7 @@ def _changed(row: dict[str, Any], file: Path, what: str) -> str:
 
 
 def _fragments(rows: Sequence[dict[str, Any]], file: Path) -> Iterator[Fragments]:
-    """Yield the fragments of ``rows``, those of one kind together.
-
-    Raises:
-        ValueError: a fragment is not what its id says.
-    """
+    """Yield the fragments of ``rows``, those of one kind together; refuse one that is not what its id says."""
     alike: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         for side in SIDES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +12,12 @@ from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.other_formats import MinariFolder
 from rlhf_ray.queries.fitting import fit
-from rlhf_ray.queries.offline import label_recorded
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.starting import fitted_reward
-from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from tests.data.test_conversion import recorded
-from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
+from tests.made_up import FORCES, VECTORS, some_comparisons
 
 
 def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,20 +56,6 @@ def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
     store.commit(comparisons, annotator="a")
     with pytest.raises(SettingError, match="store have observations that are NaN"):
         fit(store, VECTORS, FORCES)
-
-
-class SkipsAll:
-    name = "silent"
-
-    def answer(self, pairs: Any, rng: Any) -> Any:
-        return np.full(len(pairs), np.nan, np.float32)
-
-
-def test_a_teacher_that_skips_everything_ends_the_labelling(tmp_path: Path) -> None:
-    settings = PreferenceSettings(comparisons=8, teacher=SkipsAll)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="which skipped all of the first"):
-        label_recorded(some_fragments(60, 5), tmp_path / "store", settings)
-    assert PreferenceStore(tmp_path / "store").tally().skipped < 200
 
 
 def test_early_stopping_without_enough_held_out_comparisons_says_so(
