@@ -128,10 +128,7 @@ class MeanEstimate:
 
 
 def jackknife(
-    figure: Callable[[FloatArray], Array],
-    sums: Array,
-    bounds: Bounds = ANY,
-    sizes: Array | None = None,
+    figure: Callable[[FloatArray], Array], sums: Array, bounds: Bounds = ANY, sizes: Array | None = None
 ) -> MeanEstimate:
     """Estimate a figure of the sums over groups, with its `jackknife_interval`.
 

@@ -170,13 +170,7 @@ class PPOUpdate:
             return in_passes(values, inputs) if self.network.image else values(inputs)
 
     def take_steps(
-        self,
-        optimizer: FlatAdam,
-        rows: PPORows,
-        loss: PPOLoss,
-        index: Tensor,
-        *,
-        max_norm: float | None = None,
+        self, optimizer: FlatAdam, rows: PPORows, loss: PPOLoss, index: Tensor, *, max_norm: float | None = None
     ) -> dict[str, Tensor]:
         """Take a gradient step for each minibatch. A step whose gradient is not finite is left out.
 

@@ -71,11 +71,7 @@ class ScriptedGatherer:
     """
 
     def __init__(
-        self,
-        commit: Commit,
-        settings: PreferenceSettings,
-        seed: int,
-        skip: Skip = lambda pairs, annotators: None,
+        self, commit: Commit, settings: PreferenceSettings, seed: int, skip: Skip = lambda pairs, annotators: None
     ):
         self.commit, self.skip, self.settings, self.seed = commit, skip, settings, seed
         self.deserted = False

@@ -146,11 +146,7 @@ class FragmentPool:
         self._asked[BEFORE] = list(dict.fromkeys([*self._asked.get(BEFORE, []), *pairs]))
 
     def propose(
-        self,
-        count: int,
-        number: int,
-        reward: dict[str, Array] | None,
-        answered: Mapping[str, int] | None = None,
+        self, count: int, number: int, reward: dict[str, Array] | None, answered: Mapping[str, int] | None = None
     ) -> tuple[int, Pairs | None]:
         """Select ``count`` pairs to ask about, excluding those of earlier batches.
 

@@ -188,13 +188,8 @@ class StackedComparisons:
                     value[to] = value[row]
             inputs[name] = value[: len(rows)]
         index = torch.tensor(rows)
-        return StackedComparisons(
-            inputs,
-            self.length,
-            self.preferences[index],
-            self.weights[:, index],
-            self.held_out[index],
-        )
+        kept = self.preferences[index], self.weights[:, index], self.held_out[index]
+        return StackedComparisons(inputs, self.length, *kept)
 
 
 def _kept(inputs: Tensor) -> Any:

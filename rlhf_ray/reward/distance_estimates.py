@@ -95,9 +95,7 @@ def fewest_values(pool: Transitions, space: gym.Space[Any]) -> int:
 
 
 def value_features(
-    pool: Transitions,
-    space: gym.Space[Any],
-    rng: np.random.Generator,
+    pool: Transitions, space: gym.Space[Any], rng: np.random.Generator
 ) -> tuple[Transitions, FloatArray, FloatArray]:
     """Return the usable steps with features of their observations and next observations."""
     flat = [

@@ -319,11 +319,7 @@ class RewardEnsemble(nn.Module):
         with torch.random.fork_rng(
             devices=[]
         ):  # the initial weights are overwritten below: keep the caller's random stream unchanged
-            ensemble = RewardEnsemble(
-                observation_space,
-                space_from_json(description["action_space"]),
-                settings,
-            )
+            ensemble = RewardEnsemble(observation_space, space_from_json(description["action_space"]), settings)
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble
 

@@ -54,13 +54,7 @@ DISTANCES = {
 """Names for people, in the order in which they are shown."""
 
 
-def correlation(
-    first: RewardFunction,
-    second: RewardFunction,
-    steps: Transitions,
-    *,
-    ranks: bool = False,
-) -> Estimate:
+def correlation(first: RewardFunction, second: RewardFunction, steps: Transitions, *, ranks: bool = False) -> Estimate:
     """Correlate two rewards as they are, without canonicalisation; by ``ranks``, Spearman's correlation instead of Pearson's.
 
     Returns:
