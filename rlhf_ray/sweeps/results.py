@@ -120,7 +120,6 @@ def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, 
         found.append(
             group[0]
             | {
-                "name": group[0]["name"],
                 "status": next(state for state in STATES if state in states),
                 "objective": statistics.mean(each) if each else None,
                 "interval_95": mean_interval(each),

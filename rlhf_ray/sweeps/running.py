@@ -35,7 +35,6 @@ from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
     Schedule,
     Search,
-    check_repeat,
     check_strategies,
     scheduler,
     searcher,
@@ -103,7 +102,13 @@ class Plan:
                 f"--schedule is {self.schedule} and preferences.teacher is {preferences.teacher!r}: trials of a population take "
                 "turns, each with its own labelling page, so annotators would have to switch pages. Use asha or none."
             )
-        check_repeat(self.repeat, self.schedule, self.space)
+        if self.repeat > 1 and self.schedule != "none":
+            raise SettingError(
+                f"--repeat is {self.repeat} and --schedule is {self.schedule}: a schedule stops or changes single trials, but a "
+                "mean is over complete ones; remove one of the two."
+            )
+        if self.repeat > 1 and "seed" in self.space:
+            raise SettingError(f"--repeat is {self.repeat}, but the search space varies seed: remove one of the two.")
         check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
 
@@ -189,7 +194,8 @@ def read_plan(folder: Path) -> Plan:
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     for part in (folder, folder / SEEDS):
         state.check(part)
-    with state.named(file := state.plan_file(folder)):
+    kept = state.kept(folder) / PLAN
+    with state.named(file := kept if kept.exists() else folder / PLAN):
         values = json.loads(file.read_text())
         modules = values.pop("modules", None)
         plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)

@@ -71,13 +71,12 @@ def keep(folder: Path, source: Path, checkpoints: Mapping[str, str]) -> None:
 
 def has_started(folder: Path) -> bool:
     """Return whether any trial of the sweep has started."""
-    return bool(_saved(folder) or _saved(find_folder(folder / STATE))) or any(folder.glob("trial_*"))
+    return bool(_saved(folder) or _saved(kept(folder))) or any(folder.glob("trial_*"))
 
 
-def plan_file(folder: Path) -> Path:
-    """Return the file with a sweep's plan: the copy, if there is one."""
-    kept = find_folder(folder / STATE) / PLAN
-    return kept if kept.exists() else folder / PLAN
+def kept(folder: Path) -> Path:
+    """Return the folder with the copies."""
+    return find_folder(folder / STATE)
 
 
 def check(folder: Path) -> None:
@@ -86,9 +85,9 @@ def check(folder: Path) -> None:
     Raises:
         SettingError: one is missing or damaged.
     """
-    kept = find_folder(folder / STATE)
-    if kept.exists() and (damage := damaged_files(kept)):
-        raise _damaged(kept / damage[0])
+    copies = kept(folder)
+    if copies.exists() and (damage := damaged_files(copies)):
+        raise _damaged(copies / damage[0])
     for name, (checkpoint, _) in _trials(folder).items():
         with named(folder / name / "result.json"):
             for line in (folder / name / "result.json").read_text().splitlines()[:-1]:  # a kill may cut the last one
@@ -103,9 +102,8 @@ def check_pickles(folder: Path) -> None:
     Raises:
         SettingError: they are not; see `rlhf_ray.data.signed.check`.
     """
-    kept = find_folder(folder / STATE)
     if has_started(folder):
-        signed.check(kept if _saved(kept) else folder, folder)
+        signed.check(kept(folder) if _saved(kept(folder)) else folder, folder)
     for checkpoint, pickles in _trials(folder).values():
         if pickles != signed.digest(folder / checkpoint, skip=(PREFERENCES,)):
             signed.check(folder / checkpoint, folder, skip=(PREFERENCES,))
@@ -116,11 +114,11 @@ def put_back(folder: Path) -> None:
 
     Remove other states and errors there, which Tune would unpickle.
     """
-    kept = find_folder(folder / STATE)
-    if _saved(kept):
+    copies = kept(folder)
+    if _saved(copies):
         for file in (*_saved(folder), *folder.glob("trial_*/error.pkl")):
             file.unlink()
-        for file in (*_saved(kept), *kept.glob(TUNER), *kept.glob(PLAN)):
+        for file in (*_saved(copies), *copies.glob(TUNER), *copies.glob(PLAN)):
             shutil.copyfile(file, folder / file.name)
     for rows in (*folder.glob("trial_*/result.json"), *folder.glob("trial_*/progress.csv")):
         os.truncate(rows, rows.read_bytes().rfind(b"\n") + 1)
@@ -156,7 +154,7 @@ def _damaged(file: Path) -> SettingError:
 
 def _trials(folder: Path) -> dict[str, tuple[str, str]]:
     """Return each live trial's newest checkpoint, relative to ``folder``, and the hash of what runs code in it."""
-    file = find_folder(folder / STATE) / TRIALS
+    file = kept(folder) / TRIALS
     trials: dict[str, tuple[str, str]] = json.loads(file.read_text()) if file.exists() else {}
     return trials
 

@@ -41,21 +41,6 @@ DRAWS = 20
 """Attempts to draw settings that differ from those of the copied trial: a choice may have only one value."""
 
 
-def check_repeat(repeat: int, schedule: Schedule, space: Space) -> None:
-    """Check that trials can be repeated with other seeds.
-
-    Raises:
-        SettingError: they can't.
-    """
-    if repeat > 1 and schedule != "none":
-        raise SettingError(
-            f"--repeat is {repeat} and --schedule is {schedule}: a schedule stops or changes single trials, but a mean is over "
-            "complete ones; remove one of the two."
-        )
-    if repeat > 1 and "seed" in space:
-        raise SettingError(f"--repeat is {repeat}, but the search space varies seed: remove one of the two.")
-
-
 def check_strategies(search: Search, schedule: Schedule, space: Space, trials: int, concurrent: int | None) -> None:
     """Check that searcher, scheduler and search space fit together.
 

@@ -35,12 +35,6 @@ def test_each_combination_of_listed_values_is_tried_once() -> None:
     assert sorted(tried) == [(gamma, epochs) for gamma in (0.9, 0.95, 0.99) for epochs in (2, 4)]
 
 
-def test_two_values_and_two_trials_are_each_value_once_whatever_the_seed() -> None:
-    space = {"ppo.learning_rate": Listed([0.001, 0.003])}
-    for seed in range(20):
-        assert [of["ppo.learning_rate"] for of in points(space, 2, seed)] == [0.001, 0.003]
-
-
 def test_fewer_trials_than_combinations_are_different_ones() -> None:
     tried = {(of["ppo.gamma"], of["ppo.epochs"]) for of in drawn(LISTS, 4)}
     assert len(tried) == 4
