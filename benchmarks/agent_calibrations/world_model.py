@@ -9,14 +9,14 @@ import torch
 
 from benchmarks.agent_calibrations import Row, agent_for
 from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent
-from rlhf_ray.agents.episodes import Episodes, WindowNumbers
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.quality import Quality, cut_out, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, as_policy_actions, train_world
+from tests.agents.made import EpisodeWindows
 
 AGENTS = ("minirun",)
 
@@ -30,19 +30,6 @@ TRAIN_EPSILON = (0.15, 0.15, 0.5)
 BATCHES = 3000
 COPIES = 100
 STEPS = 24
-
-
-class EpisodeWindows(WindowNumbers):
-    """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
-
-    def __init__(self, episodes: Episodes, length: int):
-        super().__init__(episodes.lengths, length)
-        self.episodes = episodes
-
-    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
-        """Return the windows with these numbers."""
-        starts = self.starts(numbers)
-        return cut_out(self.episodes, starts.rows, starts.steps, self.length)
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:

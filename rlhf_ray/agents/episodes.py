@@ -76,13 +76,7 @@ class Episodes:
     def select(self, rows: IntArray | Sequence[int]) -> Episodes:
         """Return the episodes ``rows``, in that order."""
         at = np.asarray(rows, np.int64)
-
-        def of(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {name: column[at] for name, column in value.items()}
-            return value[at] if isinstance(value, np.ndarray) else [value[row] for row in at] if len(value) else value
-
-        return Episodes(**{each.name: of(getattr(self, each.name)) for each in fields(self)})
+        return Episodes(**{each.name: _pick(getattr(self, each.name), at) for each in fields(self)})
 
     @staticmethod
     def concatenate(parts: Sequence[Episodes]) -> Episodes:
@@ -136,9 +130,11 @@ class Moments:
 
 
 def _pick(value: Any, numbers: IntArray) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _pick(column, numbers) for name, column in value.items()}
     if isinstance(value, np.ndarray | Tensor):
         return value[numbers]
-    return [value[number] for number in numbers] if isinstance(value, Sequence) else value
+    return [value[number] for number in numbers] if isinstance(value, Sequence) and len(value) else value
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.episodes import Episodes, WindowNumbers
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.interpret.agent.world_model.quality import cut_out
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 
@@ -39,3 +42,16 @@ def episodes(n: int, steps: int, **fields: Any) -> Episodes:
         truncated=np.zeros(n, bool), causes=[""] * n, levels=np.arange(n),
     )  # fmt: skip
     return replace(blank, **fields)
+
+
+class EpisodeWindows(WindowNumbers):
+    """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
+
+    def __init__(self, episodes: Episodes, length: int):
+        super().__init__(episodes.lengths, length)
+        self.episodes = episodes
+
+    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
+        """Return the windows with these numbers."""
+        starts = self.starts(numbers)
+        return cut_out(self.episodes, starts.rows, starts.steps, self.length)

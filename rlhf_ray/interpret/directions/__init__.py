@@ -8,18 +8,13 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.directions.components import enough, fit_ica, fit_nmf, fit_pca
+from rlhf_ray.interpret.directions.components import fit_ica, fit_nmf, fit_pca
 from rlhf_ray.interpret.directions.directions import Directions, load
 from rlhf_ray.interpret.directions.labelled import Labels, fit_probe
 
-__all__ = ["KINDS", "LABELLED", "TITLES", "Directions", "Labels", "enough", "fit", "load"]
+__all__ = ["KINDS", "LABELLED", "TITLES", "Directions", "Labels", "fit", "load"]
 
-KINDS: Mapping[str, Callable[..., Directions]] = {
-    "pca": fit_pca,
-    "ica": fit_ica,
-    "nmf": fit_nmf,
-    "probe": fit_probe,
-}
+KINDS: Mapping[str, Callable[..., Directions]] = {"pca": fit_pca, "ica": fit_ica, "nmf": fit_nmf, "probe": fit_probe}
 LABELLED = ("probe",)
 """Kinds that are fitted to labels, with one component for each concept."""
 TITLES = {

@@ -96,13 +96,8 @@ def spectrum(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return spread, axes
 
 
-def enough(values: FloatArray, share: float = 0.95) -> int:
-    """Return the smallest number of principal components that explain at least ``share`` of the variance; at least 1."""
-    return enough_of(spectrum(values)[0], share)
-
-
 def enough_of(spread: FloatArray, share: float = 0.95) -> int:
-    """Return the same, of the standard deviations of the components."""
+    """Return the least number of principal components, of their standard deviations, that explain a share of the variance."""
     if not len(spread):
         return 1
     explained = np.cumsum(spread**2) / np.sum(spread**2)

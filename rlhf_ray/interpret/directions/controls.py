@@ -20,11 +20,7 @@ STEEPEST = 12.0
 
 
 def random_bases(
-    basis: Directions,
-    components: Sequence[int],
-    values: FloatArray,
-    count: int = COUNT,
-    seed: int = 0,
+    basis: Directions, components: Sequence[int], values: FloatArray, count: int = COUNT, seed: int = 0
 ) -> list[Directions]:
     """Return bases of random directions that stand in for some components: removed, they take as much variance from the values.
 

@@ -67,12 +67,7 @@ def test_steps_without_what_they_need_are_left_out_with_a_reason(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("environment", "shape"),
-    [
-        (MINIRUN, {}),
-        ("Pendulum-v1", {"memory": "lstm"}),
-        ("CartPole-v1", {"memory": "none"}),
-    ],
+    ("environment", "shape"), [(MINIRUN, {}), ("Pendulum-v1", {"memory": "lstm"}), ("CartPole-v1", {"memory": "none"})]
 )
 def test_the_whole_chain_runs_on_an_untrained_agent(environment: str, shape: dict[str, Any], tmp_path: Path) -> None:
     agent = untrained(environment, **shape)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.agent_calibrations.world_model import EpisodeWindows
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
@@ -16,36 +15,19 @@ from rlhf_ray.interpret.agent.world_model import training
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, as_policy_actions, read, train_world
-from tests.agents.made import episodes as episodes_of
-from tests.agents.made import network_agent
+from tests.agents.made import EpisodeWindows, network_agent
+from tests.interpret.agent.linear_world import IMAGE, random_episodes
 
 torch.set_num_threads(1)
-IMAGE = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
 SMALL = WorldShape(memory=8, groups=1, classes=6, channels=16, shared=12)
 QUICK = WorldTraining(batches=6, windows=4, length=6, save_every=3, free_nats=0.0)
 
 
-def episodes_in(agent: NetworkAgent, n: int = 12, steps: int = 10, seed: int = 0) -> Episodes:
-    """Episodes of a bright square that actions move around, or of random vectors; the shortest has one step."""
-    rng = np.random.default_rng(seed)
-    seen, acted = agent.observation_space, agent.action_space
-    actions = np.stack([[acted.sample() for _ in range(steps)] for _ in range(n)])
-    lengths = rng.integers(1, steps + 1, n)
+def episodes_in(agent: NetworkAgent, n: int = 12, steps: int = 10) -> Episodes:
+    """Random episodes; the shortest has one step."""
+    lengths = np.random.default_rng(0).integers(1, steps + 1, n)
     lengths[:2] = 1, steps
-    if seen.dtype == np.uint8:
-        observations = np.zeros((n, steps + 1, *seen.shape), np.uint8)
-        places = np.concatenate([rng.integers(0, 8, (n, 1)), np.zeros((n, steps), int)], 1)
-        for t in range(steps):
-            move = actions[:, t] if isinstance(acted, gym.spaces.Discrete) else actions[:, t, 0] > 0
-            places[:, t + 1] = (places[:, t] + move.astype(int)) % 8
-        for i in range(n):
-            for t in range(steps + 1):
-                observations[i, t, 4:8, 2 * places[i, t] : 2 * places[i, t] + 2] = 200
-    else:
-        observations = rng.normal(size=(n, steps + 1, *seen.shape)).astype(np.float32)
-    ended, rewards = rng.random(n) < 0.5, rng.normal(size=(n, steps))
-    told = {"actions": actions, "rewards": rewards, "lengths": lengths, "terminated": ended, "truncated": ~ended}
-    return episodes_of(n, steps, observations=observations, **told)
+    return replace(random_episodes(agent, n, steps), lengths=lengths)
 
 
 CASES = {
@@ -172,6 +154,15 @@ def test_a_model_knows_what_it_was_made_from(tmp_path) -> None:  # type: ignore[
         load_world(tmp_path, agent=agent.fresh(5))
     with pytest.raises(SettingError, match="holds no world model"):
         load_world(tmp_path / "none")
+    with torch.no_grad():
+        next(world.parameters()).view(-1)[0] += 1e-6
+    assert world.digest != loaded.digest
+    world.save(tmp_path / "other")
+    weights = (tmp_path / "world.safetensors").read_bytes()
+    (tmp_path / "world.safetensors").write_bytes((tmp_path / "other" / "world.safetensors").read_bytes())
+    with pytest.raises(SettingError, match=r"its weights are not those of"):
+        load_world(tmp_path)
+    (tmp_path / "world.safetensors").write_bytes(weights)
     about = json.loads((tmp_path / "world.json").read_text())
     (tmp_path / "world.json").write_text(json.dumps({**about, "about": {"environment": "Circles-v0"}}))
     with pytest.raises(SettingError, match="is damaged"):

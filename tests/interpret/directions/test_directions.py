@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.directions import KINDS, LABELLED, enough, fit, load
-from rlhf_ray.interpret.directions.components import spectrum
+from rlhf_ray.interpret.directions import KINDS, LABELLED, fit, load
+from rlhf_ray.interpret.directions.components import enough_of, spectrum
 from rlhf_ray.interpret.directions.directions import NOT_LINEAR
 
 ROWS, SIZE = 600, 12
@@ -135,9 +135,9 @@ def test_enough_components_explain_the_share():
     values = axes * np.sqrt([80.0, 14.0, 4.0, 2.0])
     spread = values.var(0) / values.var(0).sum()
     assert spread.cumsum()[1] < 0.95 < spread.cumsum()[2]
-    assert enough(values, 0.95) == 3
-    assert enough(values, 1.0) == 4
-    assert enough(np.ones((3, 2))) == 1
+    assert enough_of(spectrum(values)[0], 0.95) == 3
+    assert enough_of(spectrum(values)[0], 1.0) == 4
+    assert enough_of(spectrum(np.ones((3, 2)))[0]) == 1
 
 
 def test_damaged_and_missing_files_say_so_in_one_line(tmp_path):

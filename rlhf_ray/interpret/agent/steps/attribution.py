@@ -186,11 +186,7 @@ def strips(
 
 
 def through_time(
-    question: AgentQuestion,
-    moments: WorldMoments,
-    scales: Mapping[str, Tensor],
-    *,
-    samples: int = 1,
+    question: AgentQuestion, moments: WorldMoments, scales: Mapping[str, Tensor], *, samples: int = 1
 ) -> dict[str, Array]:
     """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,20 +50,15 @@ class FittedBasis:
     stable: list[bool]
 
 
-def fitted_basis(context: AgentContext, kinds: Sequence[str], size: int) -> Directions | None:
-    """Load the first of some kinds of bases that this step fitted to vectors of length ``size``; None if there is none."""
-    folder = context.folders.get(NAME)
-    for kind in kinds:
-        if folder is not None and (folder / f"{kind}.npz").exists():
-            basis = directions.load(folder / f"{kind}.npz")
-            if len(basis) and len(basis.center) == size:
-                return basis
-    return None
-
-
 def basis_of(context: AgentContext) -> Directions | None:
     """Load a basis of the agent's memory whose components are worth asking about; None if there is none."""
-    return fitted_basis(context, PREFERRED, context.subject.agent.memory_size)
+    folder = context.folders.get(NAME)
+    for kind in PREFERRED:
+        if folder is not None and (folder / f"{kind}.npz").exists():
+            basis = directions.load(folder / f"{kind}.npz")
+            if len(basis) and len(basis.center) == context.subject.agent.memory_size:
+                return basis
+    return None
 
 
 def run(context: AgentContext) -> Section:
@@ -85,7 +79,9 @@ def run(context: AgentContext) -> Section:
         basis.save(context.out / f"{kind}.npz")
         refits = REFITS if subject.effort < QUICK else SEEDS
         again = stability(basis, inside.values[few], inside.rows[few], some, refits, subject.seed)
-        explained = _explained(basis, inside.values)
+        total = float(((inside.values - inside.values.mean(0)) ** 2).sum())
+        left = float(((inside.values - basis.decode(basis.encode(inside.values))) ** 2).sum())
+        explained = 1.0 - left / total if total > 1e-12 else 1.0
         fitted[kind] = FittedBasis(list(basis.names), explained, again.seeds, again.halves, again.stable.tolist())
     rows = [
         [directions.TITLES[kind], len(one.names), f"{one.explained:.0%}", f"{sum(one.stable)} of {len(one.stable)}"]
@@ -107,13 +103,6 @@ def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str,
     readable = [concept for concept in known.concepts if concept.readable and concept.concept in labels]
     readable.sort(key=lambda concept: (concept.measure != "AUC", -concept.score.mean))
     return {concept.concept: labels[concept.concept] for concept in readable}
-
-
-def _explained(basis: Directions, values: FloatArray) -> float:
-    """Return the share of the variance that the basis reproduces."""
-    total = float(((values - values.mean(0)) ** 2).sum())
-    left = float(((values - basis.decode(basis.encode(values))) ** 2).sum())
-    return 1.0 - left / total if total > 1e-12 else 1.0
 
 
 def _checks(fitted: dict[str, FittedBasis]) -> list[Check]:

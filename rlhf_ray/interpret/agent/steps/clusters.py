@@ -128,11 +128,7 @@ class Clusters:
 
 
 def cluster(
-    values: FloatArray,
-    kind: Kind = "kmeans",
-    count: int | None = None,
-    seed: int = 0,
-    counts: Sequence[int] = COUNTS,
+    values: FloatArray, kind: Kind = "kmeans", count: int | None = None, seed: int = 0, counts: Sequence[int] = COUNTS
 ) -> Clusters:
     """Cluster rows ``[n, size]``, in the space of the principal components that explain 95 % of their variance.
 
