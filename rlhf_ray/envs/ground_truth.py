@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.errors import Fault, SettingError
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula, FormulaReward
 from rlhf_ray.envs.registry import make_env
 from rlhf_ray.reward.functions import RewardFunction
@@ -40,19 +38,6 @@ def ground_truth(name: str, **options: Any) -> RewardFunction:
             )
         reward: RewardFunction = model()
         return reward
-
-
-def true_reward_of(environment: str, data: Transitions, most: int = 500) -> RewardFunction | None:
-    """Return the environment's reward as a function; None if it has none, or if it disagrees with ``most`` recorded rewards."""
-    if not len(data) or not np.isfinite(data.rewards).all():
-        return None
-    try:
-        truth = ground_truth(environment)
-        steps = data.sample(most, np.random.default_rng(0))
-        agrees = np.allclose(truth.of(steps), steps.rewards, atol=1e-4)
-    except (Fault, ImportError, SettingError, ValueError, IndexError, AttributeError, gym.error.Error):
-        return None
-    return truth if agrees else None
 
 
 def pendulum(observations: Array, actions: Array, next_observations: Array) -> Array:

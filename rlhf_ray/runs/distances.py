@@ -8,7 +8,7 @@ import numpy as np
 
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.envs.ground_truth import true_reward_of
+from rlhf_ray.interpret.effects.regions import true_reward_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.distance_estimates import Estimate
 from rlhf_ray.reward.functions import RewardFunction

@@ -19,7 +19,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.envs.ground_truth import true_reward_of
+from rlhf_ray.interpret.effects.regions import true_reward_of
 from rlhf_ray.measure.intervals import reward_correlations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import RewardFunction

@@ -1,4 +1,4 @@
-"""Regions: the parts of an observation that steps remove, exchange and name."""
+"""Regions, the parts of an observation that steps remove, exchange and name, and what else an environment tells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names, names_in, planes_in, take_names
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
+from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.reward.functions import RewardFunction
 
 PATCHES = 8
@@ -131,6 +133,19 @@ def object_names(environment: str | None) -> Mapping[str, int]:
     grid = isinstance(env.unwrapped, GridWorld)
     env.close()  # type: ignore[no-untyped-call]
     return OBJECTS if grid else {}
+
+
+def true_reward_of(environment: str, data: Transitions, most: int = 500) -> RewardFunction | None:
+    """Return the environment's reward as a function; None if it has none, or if it disagrees with ``most`` recorded rewards."""
+    if not len(data) or not np.isfinite(data.rewards).all():
+        return None
+    try:
+        truth = ground_truth(environment)
+        steps = data.sample(most, np.random.default_rng(0))
+        agrees = np.allclose(truth.of(steps), steps.rewards, atol=1e-4)
+    except (Fault, ImportError, SettingError, ValueError, IndexError, AttributeError, gym.error.Error):
+        return None
+    return truth if agrees else None
 
 
 FEATURES: dict[str, tuple[str, ...]] = {

@@ -14,10 +14,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.envs.ground_truth import true_reward_of
 from rlhf_ray.envs.registry import identity_of
 from rlhf_ray.interpret.attribution import known_methods
-from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
+from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in, true_reward_of
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
