@@ -158,7 +158,7 @@ class ObservationStatistics(nn.Module):
 
 
 class FormalNumbers(nn.Module):
-    """The numbers of an observation whose declared bounds are only formal (`rlhf_ray.data.bounds`), by what was seen of them.
+    """The numbers of an observation whose declared bounds are only formal (`rlhf_ray.data.spaces`), by what was seen of them.
 
     Scales are powers of two, from 2 to 4 standard deviations, and zeros multiples of them: they stay the same while statistics
     move a little, as bounds do. (With mean and deviation as they are, an agent that learns from 24,000 steps got half as far.)

@@ -143,7 +143,7 @@ class DisagreementOfLabels(Disagreement):
 class Answerable:
     """Half of the pairs have the highest disagreement times (1 - 2 e(m))², the other half are random.
 
-    ``m`` is the pair's predicted difference of returns over their spread (`rlhf_ray.data.returns.spread_of`), and
+    ``m`` is the pair's predicted difference of returns over their spread (`rlhf_ray.data.comparisons.spread_of`), and
     ``e(m) = 0.5 exp(-m / 0.33)`` how often people err there (`rlhf_ray.teachers.annotators`). An answer that is wrong with
     probability e carries (1 - 2 e)² times the information of a certain one, for small differences of the log odds. Where the reward
     model is wrong about which pairs are far apart, the random half tells it.

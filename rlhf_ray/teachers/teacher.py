@@ -112,7 +112,7 @@ class SimulatedTeacher:
     pairs were drawn from (`Pairs.recent_return`; else of the pairs' own). A pair is equal if its returns differ by less than
     ``equal * |m|``. It is skipped if the better return is at most ``m - (1 - skip) * |m|``, which is B-Pref's ``skip * m`` for
     ``m > 0`` and lies as far below the mean for ``m < 0``. With ``m = 0`` nothing is skipped. (B-Pref's PEBBLE multiplies both
-    shares in twice.) Returns are equal if they differ by rounding only (`rlhf_ray.data.returns`). The teacher has no state: the
+    shares in twice.) Returns are equal if they differ by rounding only (`rlhf_ray.data.comparisons`). The teacher has no state: the
     same pairs and generator give the same answers.
 
     Args:

@@ -18,7 +18,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, RewardFunction
 from rlhf_ray.reward.functions.shaped import ShapedReward
-from rlhf_ray.reward.unmoved import NUMBERS, passes
+from rlhf_ray.reward.unmoved import NUMBERS, passes, steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import some_comparisons
 
@@ -328,6 +328,10 @@ def test_passes_hold_each_step_once_and_in_order(n: int) -> None:
     parts = passes(n, space)
     assert np.concatenate([np.arange(n)[part] for part in parts]).tolist() == list(range(n))
     assert all(part.stop - part.start == 8 for part in parts)
+
+
+def test_a_step_larger_than_a_pass_is_a_pass() -> None:
+    assert steps_at_once(gym.spaces.Box(0, 1, (NUMBERS + 1,))) == steps_at_once(gym.spaces.Discrete(3), 1) == 1
 
 
 def test_a_network_of_a_users_own_predicts_and_fits_in_bounded_passes() -> None:

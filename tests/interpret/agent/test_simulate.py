@@ -62,6 +62,18 @@ def test_without_the_path_of_actions_values_stay_and_gradients_lose_it() -> None
     torch.testing.assert_close(whole.gradients(whole.rewards[:, 0]).memory[:, 0], wanted, atol=1e-6, rtol=1e-4)
 
 
+def test_gradients_agree_with_differences() -> None:
+    world, agent = LinearWorld(), agent_of()
+    observations, actions, memory = context_of(world, agent, 8)
+    made = simulate(world, agent, observations, actions, memory, 0)
+    found = made.gradients(made.values[:, 0]).memory[:, 0]
+    for unit in range(agent.memory_size):
+        by = torch.zeros(agent.memory_size)
+        by[unit] = 1e-2
+        up, down = (simulate(world, agent, observations, actions, memory + s * by, 0).values[:, 0] for s in (1, -1))
+        assert (((up - down) / 2e-2 - found[:, unit]).abs() <= 1e-2 * found.abs().amax(1)).all()
+
+
 def test_continuous_actions_are_the_mean_within_bounds_and_differentiable() -> None:
     world, agent = LinearWorld(actions=2), agent_of(box=True)
     context = context_of(world, agent, 6)
