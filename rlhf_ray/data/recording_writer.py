@@ -68,7 +68,7 @@ class RecordingWriter:
         self._waiting_bytes = 0
         self._normaliser = RewardNormaliser(gamma)
         if (self.path / MANIFEST).exists():
-            self._resume()
+            self._resume(Recording(self.path))
         elif self.path.exists() and not (
             self.path.is_dir() and all(left_over(entry.name) for entry in without_strays(self.path.iterdir()))
         ):
@@ -79,23 +79,21 @@ class RecordingWriter:
                 entry.unlink()
         self._write_manifest()
 
-    def _resume(self) -> None:
-        recording = Recording(self.path)
-        mine = self._manifest
-        theirs = json.loads((self.path / MANIFEST).read_text())
+    def _resume(self, there: Recording) -> None:
+        mine, theirs = self._manifest, json.loads((self.path / MANIFEST).read_text())
         for name in ("observation_space", "action_space"):
             if json.loads(json.dumps(mine[name])) != theirs[name]:
                 raise SettingError(f"out is {self.path}, a recording with another {name}; give another folder.")
-        for name in {**recording.about, **mine["about"]}:
-            before, now = recording.about.get(name), mine["about"].get(name)
+        for name in {**there.about, **mine["about"]}:
+            before, now = there.about.get(name), mine["about"].get(name)
             if before != now:
                 raise SettingError(
                     f"out is {self.path}, a recording with {name}={before!r}, not {now!r}; repeat its command to continue it, or "
                     "give another folder."
                 )
         self._manifest = theirs
-        if recording.chunks:
-            self._normaliser = RewardNormaliser(**recording.chunks[-1]["normaliser"])
+        if there.chunks:
+            self._normaliser = RewardNormaliser(**there.chunks[-1]["normaliser"])
 
     @property
     def complete(self) -> bool:
@@ -120,18 +118,17 @@ class RecordingWriter:
             self._write_manifest()
 
     def _write(self) -> None:
-        chunks, episodes = self._manifest["chunks"], self._waiting
+        chunks, episodes, kinds = self._manifest["chunks"], self._waiting, self._manifest["columns"]
         first = sum(len(chunk["lengths"]) for chunk in chunks)
         file = self.path / f"chunk-{len(chunks):06d}.arrow"
-        names = self._manifest["about"].get("policies") or []
-        columns = rows_of(episodes, first, self._normaliser, names)
-        for name, values in list(columns.items()):
+        columns = rows_of(episodes, first, self._normaliser, self._manifest["about"].get("policies") or [])
+        for name, values in columns.items():
             if name.startswith(STATE) or is_inside(name):
                 kind = [str(values.dtype), list(values.shape[1:])]
-                if self._manifest["columns"].setdefault(name, kind) != kind:
+                if kinds.setdefault(name, kind) != kind:
                     raise SettingError(
-                        f"{name} was {self._manifest['columns'][name]} and is now {kind}; the environment's describe() must return "
-                        "arrays of one dtype and shape."
+                        f"{name} was {kinds[name]} and is now {kind}; the environment's describe() must return arrays of one dtype "
+                        "and shape."
                     )
         table = pa.table({name: v if isinstance(v, pa.Array) else to_column(v) for name, v in columns.items()})
         sink = pa.BufferOutputStream()
@@ -186,25 +183,24 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     Raises:
         SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.
     """
-    out, spaces = Path(out), (source.observation_space, source.action_space)
+    out, seen, acts = Path(out), source.observation_space, source.action_space
+    trajectories = (episode.trajectory for episode in source.episodes)
     if out.exists():
         raise SettingError(f"out is {out}, which exists; give another path.")
     if (out.suffix == ".npz") != (to == "demonstrations"):
-        raise SettingError(
-            f"out is {out}, but {to} is {'an .npz file' if to == 'demonstrations' else 'a folder'}: give another path."
-        )
+        kind = "an .npz file" if to == "demonstrations" else "a folder"
+        raise SettingError(f"out is {out}, but {to} is {kind}: give another path.")
     if to == "demonstrations":
-        trajectories = [episode.trajectory for episode in source.episodes]
-        Demonstrations.of(trajectories).save(out, [space for space in spaces if space is not None])
+        Demonstrations.of(list(trajectories)).save(out, [space for space in (seen, acts) if space is not None])
     elif to == "imitation":
-        write_imitation((episode.trajectory for episode in source.episodes), out)
-    elif spaces[0] is None or spaces[1] is None:
+        write_imitation(trajectories, out)
+    elif seen is None or acts is None:
         raise SettingError(f"The spaces of the episodes are unknown; {to} needs them: give the environment.")
     elif to == "minari":
-        write_minari(source.episodes, out, (spaces[0], spaces[1]), source.about.get("environment"))
+        write_minari(source.episodes, out, (seen, acts), source.about.get("environment"))
     else:
         with whole_folder(out) as new:
-            writer = RecordingWriter(new, spaces[0], spaces[1], source.about)
+            writer = RecordingWriter(new, seen, acts, source.about)
             for episode in source.episodes:
                 writer.add(episode)
             writer.finish()
