@@ -114,11 +114,18 @@ class Registry(Generic[_T]):
         if lacking := [member for member in members if not hasattr(part, member)]:
             raise SettingError(f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: {asked}.")
         for member in members:
-            own, wanted = getattr(part, member), getattr(self.protocol, member, None)
-            if inspect.isroutine(wanted) and (call := _misfit(own, wanted, of_class=inspect.isclass(part))):
+            if not inspect.isroutine(wanted := getattr(self.protocol, member, None)):
+                continue
+            names = list(inspect.signature(wanted).parameters)[1:]
+            try:
+                inspect.signature(getattr(part, member)).bind(*["self"] * inspect.isclass(part), *names)
+            except TypeError as error:
+                call = f"{member}({', '.join(names)})"
                 raise SettingError(
-                    f"{self.setting} is {name!r}, whose {member} can't be called as {member}{call}: {asked}."
-                )
+                    f"{self.setting} is {name!r}, whose {member} can't be called as {call}: {asked}."
+                ) from error
+            except ValueError:  # some functions written in C have no signature
+                pass
 
     def find(self, name: str) -> Any:
         """Return the factory, class or object that ``name`` stands for.
@@ -131,33 +138,29 @@ class Registry(Generic[_T]):
         if name in _given:
             return _given[name]
         module, _, attribute = name.partition(":")
+        known, given = [*self.parts, *self.others], f"{self.setting} is {name!r}"
         if not module or not attribute:
-            known = ", ".join([*self.parts, *self.others])
-            known = f"one of {known}, or module:Name for a custom one" if known else "module:Name"
-            near = did_you_mean(name, [*self.parts, *self.others])
-            raise SettingError(f"{self.setting} is {name!r}; {f'{near} It' if near else 'it'} must be {known}.")
+            must = f"one of {', '.join(known)}, or module:Name for a custom one" if known else "module:Name"
+            near = did_you_mean(name, known)
+            raise SettingError(f"{given}; {f'{near} It' if near else 'it'} must be {must}.")
         if module == "__main__" or not attribute.replace(".", "").isidentifier():
             raise SettingError(
-                f"{self.setting} is {name!r}, an object of the program that started this run: pass it again from there, or move it "
-                "into a module and name it module:Name."
+                f"{given}, an object of the program that started this run: pass it again from there, or move it into a module and "
+                "name it module:Name."
             )
         try:
             target = import_module(module)
         except NoModuleError as error:
-            raise SettingError(f"{self.setting} is {name!r}, but {error}.") from error
+            raise SettingError(f"{given}, but {error}.") from error
         except Exception as error:
-            raise SettingError(
-                f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."
-            ) from error
+            raise SettingError(f"{given}, and importing it raised {type(error).__name__}: {error}.") from error
         try:
             return operator.attrgetter(attribute)(target)
         except AttributeError as error:
             place = getattr(target, "__file__", None) or module
             near = did_you_mean(attribute, [public for public in vars(target) if not public.startswith("_")])
-            raise SettingError(
-                f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name{near and f' ({near})'}, or define "
-                "it there."
-            ) from error
+            remedy = f"correct the name{near and f' ({near})'}, or define it there"
+            raise SettingError(f"{given}, but {place} has no {attribute}: {remedy}.") from error
 
 
 def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
@@ -167,18 +170,6 @@ def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return {name: value for name, value in offered.items() if name in parameters}
-
-
-def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
-    """Return how the protocol's unbound method ``wanted`` is called, if ``own`` (unbound ``of_class``) can't be; else empty."""
-    names = list(inspect.signature(wanted).parameters)[1:]
-    try:
-        inspect.signature(own).bind(*(["self"] if of_class else []), *names)
-    except TypeError:
-        return f"({', '.join(names)})"
-    except ValueError:  # some functions written in C have no signature
-        pass
-    return ""
 
 
 def _members(protocol: type) -> list[str]:

@@ -65,24 +65,22 @@ class VectorRollout:
     def pieces(self) -> list[tuple[int, slice]]:
         """Return each episode's rows: its copy, and the rows that count, in the order of the copies and of time."""
         episodes = []
-        steps = len(self.real)
         for copy in range(self.real.shape[1]):
             # The row after an episode's end is a reset; one at the very beginning belongs to the rollout before.
             begin = 0 if self.real[0, copy] else 1
-            for end in np.flatnonzero(self.ended[:, copy]):
-                episodes.append((copy, slice(begin, int(end) + 1)))
-                begin = int(end) + 2
-            if begin < steps:
-                episodes.append((copy, slice(begin, steps)))
+            for end in [*np.flatnonzero(self.ended[:, copy]).tolist(), len(self.real) - 1]:
+                if begin <= end:
+                    episodes.append((copy, slice(begin, end + 1)))
+                begin = end + 2
         return episodes
+
+    def _start(self, copy: int, rows: slice) -> int:
+        return int(self.starts[copy]) if rows.start == 0 else 0
 
     def episode_lengths(self) -> tuple[int, ...]:
         """Return the number of steps of each episode that ended."""
-        return tuple(
-            rows.stop - rows.start + (int(self.starts[copy]) if rows.start == 0 else 0)
-            for copy, rows in self.pieces()
-            if self.ended[rows.stop - 1, copy]
-        )
+        ended = [(copy, rows) for copy, rows in self.pieces() if self.ended[rows.stop - 1, copy]]
+        return tuple(rows.stop - rows.start + self._start(copy, rows) for copy, rows in ended)
 
     def trajectories(self, env_actions: Array) -> list[Trajectory]:
         """Return each episode's steps, as views.
@@ -95,8 +93,8 @@ class VectorRollout:
                 self.observations[rows.start : rows.stop + 1, copy],
                 env_actions[rows, copy],
                 self.rewards[rows, copy],
-                terminated=bool(self.terminated[rows.stop - 1, copy]),
-                start=int(self.starts[copy]) if rows.start == 0 else 0,
+                bool(self.terminated[rows.stop - 1, copy]),
+                self._start(copy, rows),
             )
             for copy, rows in self.pieces()
         ]
@@ -148,11 +146,13 @@ def _plain(value: Any, name: str, environment: str) -> Any:
 def _log_odd(value: Any, name: str, environment: str) -> None:
     if environment not in _logged:
         _logged.add(environment)
-        said = (
+        logger.warning(
             "Environment %s: %r in the info of a step is %s, which is neither true nor false, 1 nor 0; it counts as unknown. "
-            "NaN and None say that it is unknown."
+            "NaN and None say that it is unknown.",
+            environment,
+            name,
+            textwrap.shorten(repr(value), 60, placeholder="..."),
         )
-        logger.warning(said, environment, name, textwrap.shorten(repr(value), 60, placeholder="..."))
 
 
 class Infos:
@@ -204,9 +204,8 @@ class Infos:
         told = np.broadcast_to(_told(infos, name), copies)
         if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (copies,):
             return values & told, told
-        plain = [
-            _plain(value, name, self._environment) if tells else None for value, tells in zip(values, told, strict=True)
-        ]
+        said = zip(values, told, strict=True)
+        plain = [_plain(value, name, self._environment) if tells else None for value, tells in said]
         return np.array([bool(value) for value in plain]), np.array([value is not None for value in plain])
 
     def means(self) -> dict[str, float]:
