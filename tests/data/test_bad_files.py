@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.errors import SettingError
@@ -41,12 +40,8 @@ def test_a_damaged_reward_model_is_one_line(tmp_path: Path, file: str, content: 
     with pytest.raises(SettingError, match=r"rw can't be read as a reward model .*damaged") as found:
         fitted_reward(tmp_path / "rw")
     assert "\n" not in str(found.value)
-
-
-def test_a_saved_network_is_no_reward_model_of_ours(tmp_path: Path) -> None:
-    torch.save({}, tmp_path / "net.pt")
-    with pytest.raises(SettingError, match=r"net\.pt is a file, but training uses a reward model's folder"):
-        fitted_reward(tmp_path / "net.pt")
+    with pytest.raises(SettingError, match=r"reward.json is a file, but training uses a reward model's folder"):
+        fitted_reward(tmp_path / "rw" / "reward.json")
 
 
 def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:

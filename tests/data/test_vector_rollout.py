@@ -31,22 +31,11 @@ def rollout(ended: list[list[int]], begins_with_reset: list[bool], starts: list[
 
 
 def test_pieces_are_the_rows_between_resets() -> None:
-    of = rollout([[2], [], [5], [0]], [False, True, False, False], [4, 9, 0, 7])
-    assert of.pieces() == [
-        (0, slice(0, 3)),
-        (0, slice(4, 6)),
-        (1, slice(1, 6)),
-        (2, slice(0, 6)),
-        (3, slice(0, 1)),
-        (3, slice(2, 6)),
-    ]
+    of = rollout([[2], [], [5], [0], [4]], [False, True, False, False, False], [4, 9, 0, 7, 0])
+    rows_of = [[slice(0, 3), slice(4, 6)], [slice(1, 6)], [slice(0, 6)], [slice(0, 1), slice(2, 6)], [slice(0, 5)]]
+    assert of.pieces() == [(copy, rows) for copy, pieces in enumerate(rows_of) for rows in pieces]
     assert len(of) == of.env_steps() == int(of.real.sum()) == sum(rows.stop - rows.start for _, rows in of.pieces())
-    assert of.episode_lengths() == (7, 6, 8)
-
-
-def test_an_episode_that_ends_at_the_last_row_but_one_leaves_nothing_behind() -> None:
-    of = rollout([[4]], [False], [0])
-    assert of.pieces() == [(0, slice(0, 5))]
+    assert of.episode_lengths() == (7, 6, 8, 5)
 
 
 def test_trajectories_have_the_observation_after_their_last_step() -> None:
