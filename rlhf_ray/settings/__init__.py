@@ -17,10 +17,16 @@ from rlhf_ray.settings.experiment import (
     to_json,
 )
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
-from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
-from rlhf_ray.settings.reward_model import Activation, InputNormalisation, Output, RewardModelSettings
-from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
+from rlhf_ray.settings.preferences import NO_QUESTIONS, LabellingSettings, PreferenceSettings
+from rlhf_ray.settings.reward_model import (
+    SUPERVISED_MODEL,
+    Activation,
+    Balance,
+    InputNormalisation,
+    Output,
+    RewardModelSettings,
+    SupervisedSettings,
+)
 
 __all__ = [
     "NO_QUESTIONS",

@@ -13,8 +13,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentSettings, PPOSettings, SACSettings
 from rlhf_ray.settings.checks import BelowOne, Bounds, Count, check_values, require, require_known
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
-from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.preferences import PreferenceSettings
+from rlhf_ray.settings.preferences import LabellingSettings, PreferenceSettings
 from rlhf_ray.settings.reward_model import RewardModelSettings
 
 _S = TypeVar("_S")
