@@ -85,10 +85,8 @@ def left_over(name: str) -> bool:
         return False
     try:
         os.kill(int(match.group(2)), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

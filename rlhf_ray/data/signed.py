@@ -142,12 +142,11 @@ def _kept_key(folder: Path, private: bool) -> bytes:
     if private and not (stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077):
         raise PermissionError(folder)
     file = folder / "key"
-    with contextlib.suppress(FileExistsError):
-        made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(made, secrets.token_bytes(_BYTES))
-        finally:
-            os.close(made)
+    with (
+        contextlib.suppress(FileExistsError),
+        open(file, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as made,
+    ):
+        made.write(secrets.token_bytes(_BYTES))
     for _ in range(20):
         if len(key := file.read_bytes()) == _BYTES:
             return key
