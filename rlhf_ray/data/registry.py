@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -46,10 +48,8 @@ def name_of(part: Any) -> str:
     if kind is part and kind.__module__ != "__main__" and "<" not in name:
         return name
     name += "" if kind is part else "(…)"
-    number = 1
-    while (other := name if number == 1 else f"{name}-{number}") in _given and _given[other] is not part:
-        number += 1
-    return _give(other, part)
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return _give(next(each for each in names if _given.get(each, part) is part), part)
 
 
 def names_of(value: Any) -> Any:
@@ -82,8 +82,7 @@ class Registry(Generic[_T]):
         Raises:
             SettingError: there is no such part, making it failed, or it doesn't satisfy the protocol.
         """
-        kind = self.find(name)
-        part: Any = kind
+        part = kind = self.find(name)
         if name in self.parts:
             return cast(_T, kind(**_taken(kind, offered)))
         if inspect.isclass(kind) or inspect.isroutine(kind):
@@ -92,9 +91,9 @@ class Registry(Generic[_T]):
             except SettingError:
                 raise
             except Exception as error:
+                takes = f"{', '.join(offered)}, each by name" if offered else "no arguments"
                 raise SettingError(
-                    f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
-                    f"{', '.join(offered) or 'no arguments'}{', each by name' if offered else ''}."
+                    f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take {takes}."
                 ) from error
         self._check(name, part, _members(self.protocol))
         return cast(_T, part)
@@ -165,11 +164,10 @@ class Registry(Generic[_T]):
 
 def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that ``kind`` has parameters for."""
-    try:
+    with contextlib.suppress(ValueError):  # some functions written in C have no signature
         parameters = inspect.signature(kind).parameters
-    except ValueError:
-        return {}
-    return {name: value for name, value in offered.items() if name in parameters}
+        return {name: value for name, value in offered.items() if name in parameters}
+    return {}
 
 
 def _members(protocol: type) -> list[str]:
