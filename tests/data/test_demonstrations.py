@@ -74,26 +74,19 @@ def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp
         loaded.trajectories()
 
 
-def test_episodes_become_trajectories() -> None:
+def test_episodes_become_trajectories_the_last_one_maybe_unfinished() -> None:
     first, second = made_up().trajectories()
     assert (len(first), first.terminated, len(second), second.terminated) == (4, False, 3, True)
-    np.testing.assert_array_equal(second.observations[:, 1], [0, 1, 2, 3])
-    np.testing.assert_array_equal(second.observations[:, 0], 1)
+    np.testing.assert_array_equal(second.observations[:, :2], [[1, 0], [1, 1], [1, 2], [1, 3]])
     np.testing.assert_array_equal(first.rewards, [0, 1, 2, 3])
+    cut = Demonstrations(**{name: value[:6] for name, value in vars(made_up((4, 3), (True, True))).items()})
+    assert [(len(t), t.terminated) for t in cut.trajectories()] == [(4, True), (2, False)]
 
 
 def test_without_next_observations_the_last_step_is_left_out_and_no_episode_ends_by_itself() -> None:
     first, second = made_up(next_observations=None, rewards=None).trajectories()
-    assert [len(trajectory.observations) for trajectory in (first, second)] == [4, 3]
-    assert [len(trajectory.actions) for trajectory in (first, second)] == [3, 2]
-    assert not second.terminated
+    assert [(len(t.observations), len(t.actions), t.terminated) for t in (first, second)] == [(4, 3, 0), (3, 2, 0)]
     assert np.isnan(first.rewards).all()
-
-
-def test_an_unfinished_last_episode_is_one_too() -> None:
-    whole = made_up((4, 3), (True, True))
-    cut = Demonstrations(**{name: value[:6] for name, value in vars(whole).items()})
-    assert [(len(t), t.terminated) for t in cut.trajectories()] == [(4, True), (2, False)]
 
 
 def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_another_order(
@@ -118,15 +111,14 @@ def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_a
 
 def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_be(tmp_path: Path) -> None:
     np.savez(tmp_path / "lacking.npz", observations=np.zeros((5, 3)))
-    np.savez(tmp_path / "uneven.npz", observations=np.zeros((5, 3)), actions=np.zeros((4, 2)))
-    np.savez(tmp_path / "empty.npz", observations=np.zeros((0, 3)), actions=np.zeros((0, 2)))
+    for name, n, m in (("uneven", 5, 4), ("empty", 0, 0)):
+        np.savez(tmp_path / f"{name}.npz", observations=np.zeros((n, 3)), actions=np.zeros((m, 2)))
     np.savez(tmp_path / "objects.npz", observations=np.array([{}]), actions=np.array([{}]))
     np.save(tmp_path / "one.npy", np.zeros(3))
-    (tmp_path / "code.py").write_text("print(1)")
     (tmp_path / "text.npz").write_text("no")
     (tmp_path / "zero.npz").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    others = ("one.npy", "text.npz", "code.py", "zero.npz")
+    others = ("one.npy", "text.npz", "zero.npz")
     for name in ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", *others, "folder", "nothing"):
         why = r"\(it is no .npz file\)" if name in others else ".*"
         with pytest.raises(SettingError, match=rf"{name} holds no recorded steps {why}: .* with the arrays"):

@@ -187,32 +187,27 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_damage_is_one_line_that_names_the_file(tmp_path: Path) -> None:
-    def damaged(name: str, content: bytes | None) -> str:
-        folder = tmp_path / "damaged"
-        shutil.copytree(tmp_path / "r", folder)
-        (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
-        with pytest.raises(SettingError, match=name) as raised:
-            load_transitions(folder)
-        shutil.rmtree(folder)
-        assert "\n" not in str(raised.value)
-        return str(raised.value)
-
     written(tmp_path / "r", (VECTORS, FORCES))
     chunk = (tmp_path / "r" / "chunk-000000.arrow").read_bytes()
     flipped = bytearray(chunk)
     flipped[len(chunk) // 2] ^= 1
-    assert "checksum" in damaged("chunk-000000.arrow", bytes(flipped))
-    assert "checksum" in damaged("chunk-000000.arrow", chunk[:100])
-    damaged("chunk-000000.arrow", b"")
-    damaged("chunk-000000.arrow", None)
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
-    damaged("manifest.json", b"{")
-    damaged("manifest.json", b"[]")
-    damaged("manifest.json", json.dumps(manifest | {"chunks": [{}]}).encode())
     outside = [manifest["chunks"][0] | {"file": "../r/chunk-000000.arrow"}]
-    (tmp_path / "r" / "manifest.json").write_text(json.dumps(manifest | {"chunks": outside}))
-    with pytest.raises(SettingError, match="outside of the recording"):
-        load_transitions(tmp_path / "r")
+    damages = [("chunk-000000.arrow", content) for content in (bytes(flipped), chunk[:100], b"", None)]
+    changed = [json.dumps(manifest | {"chunks": chunks}).encode() for chunks in ([{}], outside)]
+    damages += [("manifest.json", content) for content in (b"{", b"[]", *changed)]
+    said = []
+    for name, content in damages:
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "r", folder)
+        (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+        with pytest.raises(SettingError, match="chunk" if content is changed[1] else name) as raised:
+            load_transitions(folder)
+        shutil.rmtree(folder)
+        said.append(str(raised.value))
+    assert all("checksum" in each for each in said[:2])
+    assert "outside of the recording" in said[-1]
+    assert not any("\n" in each for each in said)
 
 
 class Evil:

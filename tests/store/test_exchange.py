@@ -11,9 +11,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import gymnasium as gym
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -58,44 +60,30 @@ def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: Pr
     assert set(table["kind"]) == {"label", "supersede", "retract", "skip"}
 
 
-def test_an_exported_parquet_holds_the_clips_for_anybody(tmp_path: Path) -> None:
-    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(3, observations=IMAGES, actions=CHOICES)
+@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
+def test_an_exported_parquet_holds_the_clips_for_anybody_and_can_be_imported(tmp_path: Path, spaces: Any) -> None:
+    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
     store.commit(batch, annotator="oracle")
     export(store, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
     for name, array in (("observations", batch.pairs.right.observations), ("actions", batch.pairs.right.actions)):
         dtype, shape = json.loads(table["right_arrays"][2])[name]
         assert np.array_equal(np.frombuffer(table[f"right_{name}"][2], dtype).reshape(shape), array[2])
-
-
-@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
-def test_an_exported_parquet_can_be_imported(tmp_path: Path, spaces: dict[str, gym.Space[Any]]) -> None:
-    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
-    store.commit(batch, annotator="oracle")
-    export(store, tmp_path / "out.parquet")
     other = PreferenceStore(tmp_path / "other")
-    assert import_file(other, tmp_path / "out.parquet") == 70
-    assert import_file(other, tmp_path / "out.parquet") == 0
+    assert [import_file(other, tmp_path / "out.parquet") for _ in range(2)] == [70, 0]
     assert same_comparisons(other.load(), batch)
     assert other.verify().problems == ()
 
 
 def _pandas(file: Path) -> None:
-    pd.read_parquet(file).to_parquet(file)
-
-
-def _pandas_shuffled(file: Path) -> None:
     pd.read_parquet(file).sample(frac=1, random_state=0)[lambda table: table.columns[::-1]].to_parquet(file)
 
 
 def _polars(file: Path) -> None:
-    pytest.importorskip("polars", reason="a program that people edit exports with").read_parquet(file).write_parquet(
-        file
-    )
+    pl.read_parquet(file).write_parquet(file)
 
 
 def _duckdb(file: Path) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="a program that people edit exports with")
     duckdb.sql(f"copy (select * from '{file}') to '{file}.new' (format parquet)")
     os.replace(f"{file}.new", file)
 
@@ -111,7 +99,7 @@ def _as_text(file: Path) -> None:
     pq.write_table(table.replace_schema_metadata(None), file)
 
 
-@pytest.mark.parametrize("edit", [_pandas, _pandas_shuffled, _polars, _duckdb, _twice, _as_text])
+@pytest.mark.parametrize("edit", [_pandas, _polars, _duckdb, _twice, _as_text])
 def test_an_export_comes_back_from_other_programs(tmp_path: Path, stored: PreferenceStore, edit: Any) -> None:
     export(stored, tmp_path / "out.parquet")
     edit(tmp_path / "out.parquet")

@@ -125,6 +125,8 @@ def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_
 
 
 def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="is not a preference store"):
+        PreferenceStore(url, create=False)
     opened, batch = PreferenceStore(url), some_comparisons(2)
 
     def down(*_: object) -> None:
@@ -136,11 +138,6 @@ def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: p
             opened.commit(batch, annotator="oracle")
     assert len(PreferenceStore(url)) == 0
     assert opened.commit(batch, annotator="oracle") == 2
-
-
-def test_a_url_without_a_store_is_no_store(url: str) -> None:
-    with pytest.raises(ValueError, match="is not a preference store"):
-        PreferenceStore(url, create=False)
 
 
 def test_keys_in_a_url_are_not_shown(server: str) -> None:

@@ -35,17 +35,6 @@ def _labels(path: Path) -> list[Path]:
     return sorted((path / "labels").iterdir())
 
 
-def test_what_was_committed_is_there_in_order_when_the_store_is_opened_again(tmp_path: Path) -> None:
-    batches = [some_comparisons(n, seed=n, reward_version=n) for n in (3, 1, 12)]
-    for batch in batches:
-        store = PreferenceStore(tmp_path / "store")
-        assert _commit(store, batch) == len(batch)
-    loaded = _load(tmp_path / "store")
-    assert same_comparisons(loaded, joined(batches))
-    assert loaded.pairs.reward_version == 12
-    assert len(PreferenceStore(tmp_path / "store")) == 16
-
-
 @pytest.mark.parametrize("actions", [CHOICES, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 @pytest.mark.parametrize("observations", [IMAGES, gym.spaces.Box(-1, 1, (4,), np.float32)])
 def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
