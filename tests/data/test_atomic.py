@@ -36,7 +36,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     write_text(path, "before")
 
@@ -55,7 +55,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
+def test_a_secret_is_never_readable_by_others(tmp_path):
     path = tmp_path / "secret"
     path.touch(mode=0o644)
     with whole_file(path, mode=0o600) as sink:
@@ -65,7 +65,7 @@ def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
     path, line = tmp_path / "file", tmp_path / "lines"
     line.write_text("first\n")
     for write, named in ((lambda: write_text(path, "x" * 10_000), path), (lambda: append(line, bytes(9_000)), line)):
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert line.read_text() == "first\n"
 
 
-def test_a_file_being_written_is_not_left_over(tmp_path: Path) -> None:
+def test_a_file_being_written_is_not_left_over(tmp_path):
     with whole_file(tmp_path / "file"):
         (temporary,) = names(tmp_path)
         assert not left_over(temporary)
@@ -90,7 +90,7 @@ def test_a_file_being_written_is_not_left_over(tmp_path: Path) -> None:
     assert left_over(temporary.replace(f"-{os.getpid()}-", f"-{pid}-"))
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "saved"
     for number in (1, 2):
         save(path, number)
@@ -112,7 +112,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["saved"]
 
 
-def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path: Path) -> None:
+def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path):
     path = tmp_path / "saved"
     save(path, 1)
     path.rename(tmp_path / ".old-saved")
@@ -122,7 +122,7 @@ def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path
     assert names(tmp_path) == ["saved"]
 
 
-def test_what_was_there_can_be_kept(tmp_path: Path) -> None:
+def test_what_was_there_can_be_kept(tmp_path):
     path = tmp_path / "saved"
     save(path, 1)
     with whole_folder(path, keep_old=tmp_path / "before") as folder:

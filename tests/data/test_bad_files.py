@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ from tests.data.test_conversion import recorded
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 
-def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_a_minari_data_set_too(tmp_path, monkeypatch):
     pytest.importorskip("minari")
     recorded(tmp_path / "recording", (VECTORS, FORCES))
     monkeypatch.chdir(tmp_path)
@@ -33,7 +31,7 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("file", "content"), [("reward.json", "[]"), ("reward.json", "{"), ("reward.safetensors", "x")]
 )
-def test_a_damaged_reward_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
+def test_a_damaged_reward_model_is_one_line(tmp_path, file, content):
     RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(4,))).save(tmp_path / "rw")
     assert fitted_reward(tmp_path / "rw").settings.hidden == (4,)
     (tmp_path / "rw" / file).write_text(content)
@@ -44,7 +42,7 @@ def test_a_damaged_reward_model_is_one_line(tmp_path: Path, file: str, content: 
         fitted_reward(tmp_path / "rw" / "reward.json")
 
 
-def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_observations_that_are_not_finite_are_named(tmp_path):
     comparisons = some_comparisons(4)
     comparisons.pairs.left.observations[0, 0, 0] = np.nan
     store = PreferenceStore(tmp_path / "store")
@@ -53,9 +51,7 @@ def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
         fit(store, VECTORS, FORCES)
 
 
-def test_early_stopping_without_enough_held_out_comparisons_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_early_stopping_without_enough_held_out_comparisons_says_so(tmp_path, caplog):
     store = PreferenceStore(tmp_path / "store")
     store.commit(some_comparisons(20), annotator="a")
     fit(store, VECTORS, FORCES, RewardModelSettings(hidden=(4,), early_stopping=2), updates=2)

@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ def _save(folder: Path, iteration: int, text: str = "weights") -> Path:
     return save_checkpoint(folder, iteration, write, unlisted="preferences")
 
 
-def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
+def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path):
     assert last_checkpoint(tmp_path) is None
     for iteration, text in ((2, "old"), (9, "old"), (10, "old"), (11, "old"), (11, "weights")):
         assert _save(tmp_path, iteration, text) == last_checkpoint(tmp_path)
@@ -34,7 +33,7 @@ def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) == newest
 
 
-def test_files_of_operating_systems_are_no_part_of_a_checkpoint(tmp_path: Path) -> None:
+def test_files_of_operating_systems_are_no_part_of_a_checkpoint(tmp_path):
     def write(path: Path) -> None:
         (path / "config").write_text("settings")
         (path / "._config").write_bytes(b"\0")
@@ -47,7 +46,7 @@ def test_files_of_operating_systems_are_no_part_of_a_checkpoint(tmp_path: Path) 
     assert all_checkpoints(tmp_path) == [newest]
 
 
-def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp_path):
     def fail(path: Path) -> None:
         (path / "half").write_text("…")
         raise ArithmeticError
@@ -70,9 +69,7 @@ def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp
         lambda path: (path / "state.pkl").write_bytes(bytes(10_000)),
     ],
 )
-def test_a_full_disk_is_said_with_the_checkpoint_and_leaves_nothing_half(
-    tmp_path: Path, write: Callable[[Path], None]
-) -> None:
+def test_a_full_disk_is_said_with_the_checkpoint_and_leaves_nothing_half(tmp_path, write):
     good = _save(tmp_path, 1)
     with full_disk(), pytest.raises(OSError, match="File too large") as error:
         save_checkpoint(tmp_path, 2, write, unlisted="preferences")
@@ -82,9 +79,7 @@ def test_a_full_disk_is_said_with_the_checkpoint_and_leaves_nothing_half(
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete", "manifest"])
-def test_a_damaged_one_is_named_and_the_one_before_is_taken(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_one_is_named_and_the_one_before_is_taken(tmp_path, damage, caplog):
     before, newest = _save(tmp_path, 1), _save(tmp_path, 2)
     file = newest / ("manifest.json" if damage == "manifest" else "learner/state")
     content = bytearray(file.read_bytes())

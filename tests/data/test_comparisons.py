@@ -18,7 +18,7 @@ from rlhf_ray.data.comparisons import (
 from tests.made_up import same_fragments, some_comparisons, some_fragments
 
 
-def test_hashes_do_not_change_between_releases() -> None:
+def test_hashes_do_not_change_between_releases():
     # What is held out hangs on them: another number here moves comparisons of existing stores between train and held-out.
     for ids, numbers in ((["a", "b"], [0.46069269593730366, 0.12877751566986245]), (["b"], [0.12877751566986245])):
         assert stable_uniform(ids, "held out") == pytest.approx(numbers, abs=1e-12)
@@ -26,7 +26,7 @@ def test_hashes_do_not_change_between_releases() -> None:
     assert pair_id("a", "b") == hashlib.sha256(b"a|b").hexdigest()[:32]
 
 
-def test_pairs_are_picked_by_position_and_named_by_content() -> None:
+def test_pairs_are_picked_by_position_and_named_by_content():
     clips = some_fragments(4)
     names = clips.ids()
     pairs = Pairs.of(clips, np.array([[0, 3], [2, 1]]), reward_version=7)
@@ -40,7 +40,7 @@ def test_pairs_are_picked_by_position_and_named_by_content() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
-def test_preferences_are_probabilities_one_for_each_pair(wrong: float) -> None:
+def test_preferences_are_probabilities_one_for_each_pair(wrong):
     pairs = some_comparisons(2).pairs
     with pytest.raises(ValueError, match="between 0 and 1"):
         Comparisons(pairs, np.array([0.5, wrong], dtype=np.float32))
@@ -48,7 +48,7 @@ def test_preferences_are_probabilities_one_for_each_pair(wrong: float) -> None:
         Comparisons(pairs, np.ones(1, dtype=np.float32))
 
 
-def test_indexing_keeps_fragments_ids_and_answers_together() -> None:
+def test_indexing_keeps_fragments_ids_and_answers_together():
     whole = some_comparisons(6, reward_version=2)
     for index in (np.array([4, 0]), np.array([True, False, False, True, False, False]), slice(1, 6, 2)):
         part, kept = whole[index], np.arange(6)[index]
@@ -58,7 +58,7 @@ def test_indexing_keeps_fragments_ids_and_answers_together() -> None:
         assert part.pairs.reward_version == 2
 
 
-def test_annotators_and_their_sides_go_with_their_comparisons_and_ties_are_counted() -> None:
+def test_annotators_and_their_sides_go_with_their_comparisons_and_ties_are_counted():
     pairs, said = some_comparisons(3).pairs, np.array([0.5, 1, 0.5], dtype=np.float32)
     named = Comparisons(pairs, said, ("anna", "bert", "anna"), ("equal", "equal", "right"))
     part = named[np.array([2, 1])]
@@ -91,13 +91,13 @@ def shuffled(values: list[float], rows: int, seed: int = 0) -> FloatArray:
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_same_rewards_in_another_order_are_a_tie(values: list[float], dtype: type) -> None:
+def test_the_same_rewards_in_another_order_are_a_tie(values, dtype):
     left, right = (shuffled(values, 40, seed).astype(dtype) for seed in (1, 2))
     assert not differences(left, right).any()
     assert len(set(settled(np.concatenate([left, right])).tolist())) == 1
 
 
-def test_other_rewards_of_the_same_sum_are_a_tie() -> None:
+def test_other_rewards_of_the_same_sum_are_a_tie():
     left, right = np.array([[0.3, 0.0, 0.0], [0.0, 0.0, 1.0]]), np.array([[0.1, 0.1, 0.1], [0.7, 0.2, 0.1]])
     for dtype in (np.float64, np.float32):  # float32 numbers that a store returns as float64 too
         given = [np.asarray(side, dtype) for side in (left, right)]
@@ -105,7 +105,7 @@ def test_other_rewards_of_the_same_sum_are_a_tie() -> None:
         assert not differences(*(side.astype(np.float64) for side in given)).any()
 
 
-def test_discounts_that_make_two_returns_equal_are_a_tie() -> None:
+def test_discounts_that_make_two_returns_equal_are_a_tie():
     weights = 0.9 ** np.arange(3)
     left, right = np.array([[0.9, 0.0, 0.0]]), np.array([[0.0, 1.0, 0.0]])
     assert not differences(left, right, weights).any()
@@ -113,7 +113,7 @@ def test_discounts_that_make_two_returns_equal_are_a_tie() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_different_returns_is_that_of_exact_arithmetic(seed: int) -> None:
+def test_the_order_of_different_returns_is_that_of_exact_arithmetic(seed):
     rng = np.random.default_rng(seed)
     left, right = (rng.choice([-0.1, 0.25, 0.7, -3.3, 1e-6, 12.0], (500, 30)) for _ in range(2))
     right[:50] = rng.permuted(left[:50], axis=1)
@@ -124,14 +124,14 @@ def test_the_order_of_different_returns_is_that_of_exact_arithmetic(seed: int) -
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_whole_numbers_are_exact_however_large(dtype: type) -> None:
+def test_whole_numbers_are_exact_however_large(dtype):
     left = np.full((1, 100), 65_536, dtype)
     right = left.copy()
     right[0, 3] += 1
     assert differences(left, right).tolist() == [-1.0]
 
 
-def test_small_differences_of_large_returns_count() -> None:
+def test_small_differences_of_large_returns_count():
     left = np.full((1, 50), 0.1)
     right = left + np.eye(1, 50) * 1e-9
     assert differences(left, right)[0] == pytest.approx(-1e-9)
@@ -140,7 +140,7 @@ def test_small_differences_of_large_returns_count() -> None:
     assert settled(np.empty((0, 3))).shape == (0,)
 
 
-def test_the_spread_is_a_quantile_of_the_distances_of_random_pairs() -> None:
+def test_the_spread_is_a_quantile_of_the_distances_of_random_pairs():
     rng = np.random.default_rng(0)
     for count in (2, 3, 100, 256):
         returns = rng.normal(5.0, 3.0, count)

@@ -41,9 +41,7 @@ def same_episodes(mine: Any, theirs: Any, truncated: bool = True) -> None:
 
 
 @pytest.mark.parametrize("spaces", SPACES, ids=["vectors", "images"])
-def test_a_recording_becomes_a_minari_data_set_and_comes_back(
-    tmp_path: Path, spaces: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_becomes_a_minari_data_set_and_comes_back(tmp_path, spaces, monkeypatch):
     minari = pytest.importorskip("minari", reason="the extra 'minari'")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     episodes = recorded(tmp_path / "r", spaces)
@@ -69,7 +67,7 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     assert fit_rewards._spaces(str(out), None) == spaces
 
 
-def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path: Path) -> None:
+def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path):
     pytest.importorskip("minari", reason="the extra 'minari'")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "metadata.json").write_text(
@@ -79,7 +77,7 @@ def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_pat
         open_episodes(tmp_path)
 
 
-def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
+def test_a_recording_goes_to_imitation_and_back(tmp_path):
     serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
     space = gym.spaces.Box(-np.array([1, 1, 8], np.float32), np.array([1, 1, 8], np.float32))
     episodes = recorded(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))))
@@ -100,7 +98,7 @@ def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
     same_episodes(episodes, Recording(tmp_path / "back"), truncated=False)
 
 
-def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
+def test_outs_that_do_not_fit_the_format_are_refused(tmp_path):
     recorded(tmp_path / "r", SPACES[0])
     source = open_episodes(tmp_path / "r")
     with pytest.raises(SettingError, match=r"demonstrations is an .npz file"):

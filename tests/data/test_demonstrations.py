@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -33,7 +32,7 @@ def made_up(lengths: tuple[int, ...] = (4, 3), terminal: tuple[bool, ...] = (Fal
     return Demonstrations(**(values | without))
 
 
-def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> None:
+def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path):
     h5py = pytest.importorskip("h5py")
     demonstrations = made_up()
     with h5py.File(tmp_path / "d.hdf5", "w") as file:
@@ -54,7 +53,7 @@ def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> No
         Demonstrations.load(tmp_path / "cut.hdf5")
 
 
-def test_spaces_are_kept_with_the_arrays(tmp_path: Path) -> None:
+def test_spaces_are_kept_with_the_arrays(tmp_path):
     made_up().save(tmp_path / "with.npz", (VECTORS, FORCES))
     made_up().save(tmp_path / "without.npz")
     assert spaces_of_file(tmp_path / "with.npz") == (VECTORS, FORCES)
@@ -65,7 +64,7 @@ def test_spaces_are_kept_with_the_arrays(tmp_path: Path) -> None:
         spaces_of_file(tmp_path / "bad.npz")
 
 
-def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp_path: Path) -> None:
+def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp_path):
     np.savez(tmp_path / "d.npz", observations=np.zeros((5, 3)), actions=np.zeros((5, 2)), qpos=np.zeros(9))
     loaded = Demonstrations.load(tmp_path / "d.npz")
     assert len(loaded) == 5
@@ -74,7 +73,7 @@ def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp
         loaded.trajectories()
 
 
-def test_episodes_become_trajectories_the_last_one_maybe_unfinished() -> None:
+def test_episodes_become_trajectories_the_last_one_maybe_unfinished():
     first, second = made_up().trajectories()
     assert (len(first), first.terminated, len(second), second.terminated) == (4, False, 3, True)
     np.testing.assert_array_equal(second.observations[:, :2], [[1, 0], [1, 1], [1, 2], [1, 3]])
@@ -83,15 +82,13 @@ def test_episodes_become_trajectories_the_last_one_maybe_unfinished() -> None:
     assert [(len(t), t.terminated) for t in cut.trajectories()] == [(4, True), (2, False)]
 
 
-def test_without_next_observations_the_last_step_is_left_out_and_no_episode_ends_by_itself() -> None:
+def test_without_next_observations_the_last_step_is_left_out_and_no_episode_ends_by_itself():
     first, second = made_up(next_observations=None, rewards=None).trajectories()
     assert [(len(t.observations), len(t.actions), t.terminated) for t in (first, second)] == [(4, 3, 0), (3, 2, 0)]
     assert np.isnan(first.rewards).all()
 
 
-def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_another_order(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_another_order(caplog):
     whole = made_up((4, 3))
     unmarked = made_up((4, 3), terminals=np.arange(7) == 6, timeouts=None)  # type: ignore[arg-type]
     assert [len(piece) for piece in unmarked.trajectories()] == [4, 3]
@@ -109,7 +106,7 @@ def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_a
     assert not caplog.text
 
 
-def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_be(tmp_path: Path) -> None:
+def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_be(tmp_path):
     np.savez(tmp_path / "lacking.npz", observations=np.zeros((5, 3)))
     for name, n, m in (("uneven", 5, 4), ("empty", 0, 0)):
         np.savez(tmp_path / f"{name}.npz", observations=np.zeros((n, 3)), actions=np.zeros((m, 2)))
@@ -125,7 +122,7 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
             load_demonstrations(tmp_path / name)
 
 
-def test_those_of_another_environment_are_refused() -> None:
+def test_those_of_another_environment_are_refused():
     made_up().checked(VECTORS, FORCES, "d.npz")
     with pytest.raises(SettingError, match=r"d\.npz have observations of shape \(3,\) and actions of shape \(2,\)"):
         made_up().checked(VECTORS, CHOICES, "d.npz")
@@ -140,7 +137,7 @@ def test_those_of_another_environment_are_refused() -> None:
 @pytest.mark.parametrize(
     "space", [gym.spaces.Discrete(5), gym.spaces.MultiDiscrete([5]), gym.spaces.Box(-9, 9, (1,))], ids=str
 )
-def test_actions_of_one_number_get_the_shape_of_the_space(shape: Any, space: gym.Space[Any], tmp_path: Path) -> None:
+def test_actions_of_one_number_get_the_shape_of_the_space(shape, space, tmp_path):
     made = Demonstrations(np.zeros((3, 3), np.float32), np.array([0, 3, 4]).reshape(shape))
     made.save(tmp_path / "d.npz")
     actions = Demonstrations.load(tmp_path / "d.npz").checked(VECTORS, space, "d.npz").actions
@@ -148,7 +145,7 @@ def test_actions_of_one_number_get_the_shape_of_the_space(shape: Any, space: gym
     assert actions.flatten().tolist() == [0, 3, 4]
 
 
-def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
+def test_trajectories_that_imitation_saved_are_read(tmp_path):
     serialize = pytest.importorskip("imitation.data.serialize")
     from tests.queries.test_imitations_preference_cases import trajectories_of
 

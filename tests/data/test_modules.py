@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gym.registry.pop("Mine-v0", None)
 
 
-def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path) -> None:
+def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder):
     with pytest.raises(
         ValueError, match=r"no environment 'own_module:Mine-v0': there is no module 'own_module' .*PYTHONPATH"
     ):
@@ -46,13 +46,13 @@ def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path
     assert modules.folders() == [str(folder)]
 
 
-def test_what_lies_in_the_folder_stands_in_for_nothing_else(folder: Path) -> None:
+def test_what_lies_in_the_folder_stands_in_for_nothing_else(folder):
     modules.look_in(folder)
     envs.make_env("own_module:Mine-v0").close()
     assert sys.path[-1] == str(folder)
 
 
-def test_a_module_that_raises_is_named(folder: Path) -> None:
+def test_a_module_that_raises_is_named(folder):
     modules.look_in(folder)
     with pytest.raises(
         FaultyEnvironmentError, match=r"Importing broken_module .* raised SyntaxError: .*broken_module.py, line 1"

@@ -1,6 +1,5 @@
 """States as JSON and arrays."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ STATE: dict[str, Any] = {
 }
 
 
-def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_state_comes_back_as_it_was(tmp_path):
     write_nested(STATE, tmp_path)
     state = read_nested(tmp_path)
     np.testing.assert_equal(state, STATE)
@@ -29,7 +28,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert state["clips"][(3, -1)]["observations"].dtype == np.uint8
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
+def test_another_format_is_refused(tmp_path):
     write_nested(STATE, tmp_path)
     (tmp_path / NAME).write_text('{"format": "rlhf_ray.wrapper/2"}')
     with pytest.raises(ValueError, match=r"this version reads rlhf_ray.nested/1"):

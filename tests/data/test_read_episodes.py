@@ -80,9 +80,7 @@ def change_array(file: Path, name: str, change: Any) -> None:
         ("truncations", lambda kept: kept.astype(float) + 0.5, "truncations has the value 0.5"),
     ],
 )
-def test_a_minari_data_set_with_an_episode_that_does_not_fit_is_refused(
-    tmp_path: Path, name: str, change: Any, said: str
-) -> None:
+def test_a_minari_data_set_with_an_episode_that_does_not_fit_is_refused(tmp_path, name, change, said):
     of = trajectory()
     folder = minari_set(tmp_path / "m", OBSERVED, CHOICES, of.observations, of.actions, 6)
     change_array(folder, f"episode_1/{name}", change)
@@ -138,9 +136,7 @@ def batched(space: gym.Space[Any], values: list[Any]) -> Any:
     ],
     ids=["goals", "choices", "picture", "tuple"],
 )
-def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(
-    tmp_path: Path, observations: gym.Space[Any], actions: gym.Space[Any]
-) -> None:
+def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(tmp_path, observations, actions):
     observations.seed(1), actions.seed(1)  # type: ignore[func-returns-value]
     given, acted = [observations.sample() for _ in range(5)], [actions.sample() for _ in range(4)]
     folder = minari_set(tmp_path / "m", observations, actions, batched(observations, given), batched(actions, acted), 4)
@@ -158,7 +154,7 @@ def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(
         assert len(load_demonstrations(tmp_path / "i")) == 12
 
 
-def test_a_space_without_a_view_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_space_without_a_view_is_refused_in_one_line(tmp_path):
     space = gym.spaces.Dict(a=OBSERVED, told=gym.spaces.Text(5))
     folder = minari_set(
         tmp_path / "m", space, CHOICES, {"a": np.zeros((3, 2), np.float32), "told": ["a"] * 3}, np.zeros(2, int), 2
@@ -192,13 +188,13 @@ def changed_folder(folder: Path, **changes: Any) -> Path:
         ({"acts": lambda kept: []}, "episode 1 has|observation differ|no lists|0 actions"),
     ],
 )
-def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path: Path, changes: Any, said: str) -> None:
+def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path, changes, said):
     with pytest.raises(SettingError, match=said):
         load_transitions(changed_folder(tmp_path / "f", **changes))
 
 
 @pytest.mark.parametrize("kind", ["folder", "minari", "d.npz"])
-def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path, kind: str) -> None:
+def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path, kind):
     flat = trajectory(9, 0)
     column, file = replace(flat, actions=flat.actions[:, None]), tmp_path / kind
     if kind == "folder":
@@ -233,7 +229,7 @@ def d4rl() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shape", [lambda values: values[:, None], lambda values: values.astype(np.float32)])
-def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path: Path, shape: Any) -> None:
+def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path, shape):
     arrays = d4rl()
     for name in ("rewards", "terminals", "timeouts"):
         arrays[name] = shape(arrays[name])
@@ -260,7 +256,7 @@ def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path: Path, shape: A
         ({"actions": np.zeros((9, 1), complex)}, "actions holds complex128"),
     ],
 )
-def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: str) -> None:
+def test_arrays_of_other_shapes_are_named(tmp_path, changes, said):
     np.savez(tmp_path / "d.npz", **{**d4rl(), **changes})
     with pytest.raises(SettingError, match=said):
         load_transitions(tmp_path / "d.npz")
@@ -269,13 +265,13 @@ def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: st
 # Our recordings
 
 
-def test_steps_without_a_next_observation_are_no_steps(tmp_path: Path) -> None:
+def test_steps_without_a_next_observation_are_no_steps(tmp_path):
     np.savez(tmp_path / "d.npz", observations=np.ones((3, 2)), actions=np.ones(3), terminals=np.ones(3, bool))
     with pytest.raises(SettingError, match="no step whose next observation is known"):
         load_transitions(tmp_path / "d.npz")
 
 
-def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path: Path) -> None:
+def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path):
     writer = RecordingWriter(tmp_path, OBSERVED, CHOICES, {})
     for seed in range(2):
         writer.add(RecordedEpisode(trajectory(seed=seed)))
@@ -292,7 +288,7 @@ def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path:
             list(Recording(tmp_path))
 
 
-def test_a_trajectory_of_another_length_is_no_trajectory() -> None:
+def test_a_trajectory_of_another_length_is_no_trajectory():
     with pytest.raises(ValueError, match="needs one observation more"):
         Trajectory(np.zeros((4, 2)), np.zeros(4), np.zeros(4), False)
 
@@ -300,7 +296,7 @@ def test_a_trajectory_of_another_length_is_no_trajectory() -> None:
 # Half-made folders
 
 
-def test_an_error_midway_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_midway_leaves_nothing(tmp_path):
     pytest.importorskip("minari", reason="the extra 'minari'")
 
     class Failing:

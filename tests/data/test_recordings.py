@@ -71,9 +71,7 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("spaces", SPACES, ids=["vectors", "images", "numbers"])
-def test_what_is_recorded_is_read_bit_for_bit(
-    tmp_path: Path, spaces: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_recorded_is_read_bit_for_bit(tmp_path, spaces, monkeypatch):
     monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 4)
     episodes = written(tmp_path / "r", spaces)
     recording = Recording(tmp_path / "r")
@@ -107,7 +105,7 @@ def test_what_is_recorded_is_read_bit_for_bit(
         assert (tmp_path / "again" / chunk["file"]).read_bytes() == (tmp_path / "r" / chunk["file"]).read_bytes()
 
 
-def test_the_files_are_arrow_that_anything_opens(tmp_path: Path) -> None:
+def test_the_files_are_arrow_that_anything_opens(tmp_path):
     written(tmp_path / "r", (VECTORS, FORCES))
     polars = pytest.importorskip("polars")
     with pa.memory_map(str(tmp_path / "r" / "chunk-000000.arrow")) as file:
@@ -121,7 +119,7 @@ def test_the_files_are_arrow_that_anything_opens(tmp_path: Path) -> None:
     assert table.filter("final")["reward"].is_nan().all()
 
 
-def test_normalised_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
+def test_normalised_rewards_are_divided_by_the_deviation_of_the_discounted_return():
     rng = np.random.default_rng(0)
     episodes = [rng.normal(3, 2, size=200) for _ in range(20)]
     normalise, returns = RewardNormaliser(gamma=0.9), []
@@ -148,9 +146,7 @@ class Killing:
         self.call(*arguments)
 
 
-def test_a_writer_killed_at_any_write_continues_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_killed_at_any_write_continues_to_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 4)
     spaces = (VECTORS, FORCES)
     written(tmp_path / "whole", spaces)
@@ -174,7 +170,7 @@ def test_a_writer_killed_at_any_write_continues_to_the_same_bytes(
     assert killed == 8  # the first manifest, three chunks and their manifests, and the last manifest
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_something_else_is_left_alone(tmp_path):
     written(tmp_path / "r", (VECTORS, FORCES))
     with pytest.raises(SettingError, match="environment='made up', not 'another'; repeat its command"):
         RecordingWriter(tmp_path / "r", VECTORS, FORCES, {"environment": "another", "policies": ["random", "expert"]})
@@ -186,7 +182,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
         RecordingWriter(tmp_path / "mine", VECTORS, FORCES, {})
 
 
-def test_damage_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+def test_damage_is_one_line_that_names_the_file(tmp_path):
     written(tmp_path / "r", (VECTORS, FORCES))
     chunk = (tmp_path / "r" / "chunk-000000.arrow").read_bytes()
     flipped = bytearray(chunk)
@@ -220,7 +216,7 @@ class Evil:
         return Path.touch, (self.file,)
 
 
-def test_a_pickle_in_a_file_is_never_run(tmp_path: Path) -> None:
+def test_a_pickle_in_a_file_is_never_run(tmp_path):
     hit = tmp_path / "hit"
     evil = np.array([Evil(hit)] * 3, dtype=object)
     arrays: dict[str, Any] = {"observations": np.ones((3, 2)), "actions": np.ones(3), "timeouts": np.arange(3) == 2}
@@ -237,7 +233,7 @@ def test_a_pickle_in_a_file_is_never_run(tmp_path: Path) -> None:
     assert hit.exists()  # or this test could not fail
 
 
-def test_demonstrations_load_as_steps(tmp_path: Path) -> None:
+def test_demonstrations_load_as_steps(tmp_path):
     episodes = [each.trajectory for each in some_episodes(VECTORS, FORCES)]
     Demonstrations.of(episodes).save(tmp_path / "d.npz")
     steps = load_transitions(tmp_path / "d.npz", most=9)

@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ def macos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def test_macos_has_cores_and_opengl_and_no_word_on_memory(macos: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_has_cores_and_opengl_and_no_word_on_memory(macos, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     assert macos.usable_cores() == 8
@@ -38,7 +37,7 @@ def test_macos_has_cores_and_opengl_and_no_word_on_memory(macos: ModuleType, mon
 
 
 @pytest.mark.skipif(not system.LINUX, reason="Linux's own files")
-def test_linux_tells_cores_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_linux_tells_cores_and_memory(monkeypatch, tmp_path):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       4 kB\nMemAvailable:   3 kB\n")
     monkeypatch.setattr(system, "MEMORY", meminfo)
@@ -51,7 +50,7 @@ def test_linux_tells_cores_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert os.environ.pop("MUJOCO_GL") == "egl"
 
 
-def test_without_opengl_on_linux_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opengl_on_linux_nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(system, "LINUX", True)
     monkeypatch.setattr(system, "_loaded", set())
     monkeypatch.setattr(system, "OPENGL", "libNoSuch.so.1")
@@ -59,7 +58,7 @@ def test_without_opengl_on_linux_nothing_is_loaded(monkeypatch: pytest.MonkeyPat
     assert not system.opengl_loaded()
 
 
-def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch):
     monkeypatch.setenv(system.CORES, "9")  # restored at the end
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
     for bound, cores in ((2, 2), (None, 2), (64, 3)):
@@ -83,9 +82,7 @@ def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest
         *((odd, "no number") for odd in ("abc", "0", "-3", "2.5", "2,x", ",")),
     ],
 )
-def test_torch_threads_are_told_by_openmps_variable(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, threads: Any
-) -> None:
+def test_torch_threads_are_told_by_openmps_variable(monkeypatch, told, threads):
     monkeypatch.delenv("OMP_NUM_THREADS")
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)

@@ -52,9 +52,7 @@ def check(path: Path, acknowledged: list[int], seen: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.soak)])
-def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, every: int
-) -> None:
+def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(tmp_path, monkeypatch, number, every):
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     counter = FaultyDisk(-1, random.Random(0))
     with monkeypatch.context() as patch:
@@ -84,9 +82,7 @@ def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeate
         assert check(folder, list(range(len(BATCHES))), 0) == len(BATCHES)
 
 
-def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "COMPACT_AT", 2)
     opened = PreferenceStore(tmp_path)
     opened.commit(BATCHES[0], annotator="oracle")
@@ -101,7 +97,7 @@ def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
     assert len(os.listdir(tmp_path / "labels")) == 1
 
 
-def test_the_writer_deletes_what_a_dead_one_left_unfinished_and_nothing_else(tmp_path: Path) -> None:
+def test_the_writer_deletes_what_a_dead_one_left_unfinished_and_nothing_else(tmp_path):
     opened = PreferenceStore(tmp_path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -164,12 +160,12 @@ def kill_writers(path: Path, kills: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
+def test_killed_processes_lose_nothing_they_acknowledged(tmp_path):
     kill_writers(tmp_path, 5)
 
 
 @pytest.mark.soak
-def test_a_hundred_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
+def test_a_hundred_killed_processes_lose_nothing_they_acknowledged(tmp_path):
     kill_writers(tmp_path, 100)
 
 
@@ -202,7 +198,7 @@ print(len(before))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("commits", [8, pytest.param(200, marks=pytest.mark.soak)])
-def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path, commits: int) -> None:
+def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path, commits):
     folder, stop = tmp_path / "store", tmp_path / "stop"
     PreferenceStore(folder)
     command = [sys.executable, "-c"]

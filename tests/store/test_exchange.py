@@ -49,7 +49,7 @@ def everything(store: PreferenceStore) -> pa.Table:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: PreferenceStore, suffix: str) -> None:
+def test_an_export_has_all_events_and_says_which_hold(tmp_path, stored, suffix):
     out = tmp_path / "new" / f"out.{suffix}"
     assert export(stored, out) == 74
     read: dict[str, Any] = {"csv": pd.read_csv, "parquet": pd.read_parquet}
@@ -61,7 +61,7 @@ def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: Pr
 
 
 @pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
-def test_an_exported_parquet_holds_the_clips_for_anybody_and_can_be_imported(tmp_path: Path, spaces: Any) -> None:
+def test_an_exported_parquet_holds_the_clips_for_anybody_and_can_be_imported(tmp_path, spaces):
     store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
     store.commit(batch, annotator="oracle")
     export(store, tmp_path / "out.parquet")
@@ -100,7 +100,7 @@ def _as_text(file: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", [_pandas, _polars, _duckdb, _twice, _as_text])
-def test_an_export_comes_back_from_other_programs(tmp_path: Path, stored: PreferenceStore, edit: Any) -> None:
+def test_an_export_comes_back_from_other_programs(tmp_path, stored, edit):
     export(stored, tmp_path / "out.parquet")
     edit(tmp_path / "out.parquet")
     other = PreferenceStore(tmp_path / "other")
@@ -140,9 +140,7 @@ def _set(name: str, value: Any) -> Any:
         (lambda table: table[["pair_id", "view_ms"]], "was not exported by `rlhf-ray store export`"),
     ],
 )  # fmt: skip
-def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line(
-    tmp_path: Path, stored: PreferenceStore, edit: Any, said: str
-) -> None:
+def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line(tmp_path, stored, edit, said):
     export(stored, tmp_path / "out.parquet")
     edit(pd.read_parquet(tmp_path / "out.parquet")).to_parquet(tmp_path / "out.parquet")
     with pytest.raises(ValueError, match=said) as caught:
@@ -151,7 +149,7 @@ def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line
     assert not (tmp_path / "new").exists()
 
 
-def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path, stored):
     export(stored, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
     table = table[table.holds].drop(columns=["sequence", "pair_id", "t_shown", "session", "merge", "view_ms"])
@@ -163,7 +161,7 @@ def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, sto
     assert loaded.preferences[-1] == 0.25
 
 
-def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path, stored):
     (pack,) = (tmp_path / "store" / "clips").iterdir()
     content = bytearray(pack.read_bytes())
     clips = some_comparisons(70, 2, reward_version=2).pairs.left
@@ -176,7 +174,7 @@ def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Pa
     assert len(other.events()) == 73
 
 
-def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_other_files_are_refused(tmp_path, stored):
     with pytest.raises(ValueError, match=r"out.xlsx must end in .parquet, .csv, .jsonl"):
         export(stored, tmp_path / "out.xlsx")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "table")
@@ -194,7 +192,7 @@ def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> Non
 
 
 @pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
-def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spaces: Any) -> None:
+def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path, spaces):
     pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
     batch = some_comparisons(5, **spaces)
     store = PreferenceStore(tmp_path / "store")
@@ -216,7 +214,7 @@ def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spac
     assert same_comparisons(store.snapshot().gather(slice(5)), batch)
 
 
-def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path: Path) -> None:
+def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path):
     pytest.importorskip("imitation", reason="the extra 'imitation'")
     with pytest.raises(SettingError, match="no comparisons to export"):
         export(PreferenceStore(tmp_path / "store"), tmp_path / "out.pkl")
@@ -224,7 +222,7 @@ def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path: Pa
 
 
 @pytest.mark.parametrize("actions", [gym.spaces.Box(-1, 1, (2,), np.float32), CHOICES])
-def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space[Any]) -> None:
+def test_what_imitation_saved_can_be_imported(tmp_path, actions):
     pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
     from imitation.data.types import TrajectoryWithRew
 
@@ -247,7 +245,7 @@ def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space
     assert set(store.events()["annotator_type"].to_pylist()) == {"import"}
 
 
-def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(pickles, "LARGEST", 1 << 20)
     limit = "more than 0.000976562 GiB in memory, the limit"
 
@@ -291,7 +289,7 @@ class CompressedDict:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_what_drlhp_saved_can_be_imported(tmp_path: Path, compressed: bool, protocol: int) -> None:
+def test_what_drlhp_saved_can_be_imported(tmp_path, compressed, protocol):
     rng = np.random.default_rng(0)
     segments: Any = {
         7: list(rng.integers(0, 256, (25, 8, 8, 4), np.uint8)),
@@ -329,7 +327,7 @@ class Call:
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"a": [x]}])
-def test_a_malicious_pickle_runs_nothing(tmp_path: Path, wrap: Any) -> None:
+def test_a_malicious_pickle_runs_nothing(tmp_path, wrap):
     proof, store = tmp_path / "proof", PreferenceStore(tmp_path / "store")
     for call in (
         Call(os.system, f"touch {proof}"),

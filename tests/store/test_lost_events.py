@@ -169,9 +169,7 @@ def check_damaged(path: Path, right: Right, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(tmp_path, damage):
     whole = filled(tmp_path / "whole")
     right = answers(whole)
     assert len(right) == 5
@@ -189,7 +187,7 @@ def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
 
 
 @pytest.mark.slow
-def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
+def test_a_damaged_file_costs_its_own_answers_alone(tmp_path):
     right = answers(filled(tmp_path / "whole"))
     for number, name in enumerate(files_of(tmp_path / "whole", "labels", "amendments")):
         store = tmp_path / str(number)
@@ -202,9 +200,7 @@ def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
         assert not any("amendments" in problem for problem in PreferenceStore(store).problems)
 
 
-def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(tmp_path, caplog):
     path = tmp_path / "store"
     filled(path, merged=False)
     gone = holding_event(path, "r3")
@@ -229,7 +225,7 @@ def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(
     assert len(answers(PreferenceStore(path))) == 2
 
 
-def test_the_file_put_back_ends_the_doubt(tmp_path: Path) -> None:
+def test_the_file_put_back_ends_the_doubt(tmp_path):
     whole = filled(tmp_path / "whole", merged=False)
     shutil.copytree(tmp_path / "whole", tmp_path / "store")
     gone = holding_event(tmp_path / "store", "r9")
@@ -249,7 +245,7 @@ def as_before_1_3(path: Path) -> None:
     (path / "store.json").write_text(json.dumps({"format": "rlhf_ray.preferences", "major": 1, "minor": 2}))
 
 
-def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path):
     path = tmp_path / "store"
     right = answers(filled(path))
     as_before_1_3(path)
@@ -267,9 +263,7 @@ def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [delete, flip])
-def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(tmp_path, damage):
     path = tmp_path / "store"
     right = answers(filled(path))
     as_before_1_3(path)
@@ -285,7 +279,7 @@ def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doub
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [delete, flip])
-def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
+def test_it_is_so_at_a_url_too(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     right = answers(filled(tmp_path / "whole", merged=False))
     for name in files_of(tmp_path / "whole"):
@@ -305,7 +299,7 @@ def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert others_answers(PreferenceStore(url)).items() <= right.items()
 
 
-def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path: Path) -> None:
+def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path):
     store = PreferenceStore(tmp_path / "store")
     given = some_comparisons(4, 4)
     store.commit(Comparisons(given.pairs, np.ones(4, np.float32)), annotator="ada")

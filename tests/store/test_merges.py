@@ -37,9 +37,7 @@ def mixed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("spaces", [{"length": 7}, {"actions": CHOICES}])
-def test_clips_of_another_kind_are_refused_before_anything_is_written(
-    tmp_path: Path, spaces: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clips_of_another_kind_are_refused_before_anything_is_written(tmp_path, spaces, capsys):
     store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1, **spaces)
     made(tmp_path / "fits", 2, seed=2)
     other.weigh("oracle", 0.5)
@@ -66,9 +64,7 @@ def test_clips_of_another_kind_are_refused_before_anything_is_written(
     assert len(store.load() or ()) == 4
 
 
-def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(tmp_path, capsys):
     store = made(tmp_path / "store", 4)
     store.copy_to(tmp_path / "other")
     other = PreferenceStore(tmp_path / "other")
@@ -91,7 +87,7 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
     assert "has no merge to undo" in capsys.readouterr().err
 
 
-def test_an_import_of_a_file_can_be_undone(tmp_path: Path) -> None:
+def test_an_import_of_a_file_can_be_undone(tmp_path):
     store = made(tmp_path / "store", 4)
     export(made(tmp_path / "other", 70, seed=1), tmp_path / "out.parquet")
     assert import_file(store, tmp_path / "out.parquet") == 70
@@ -99,7 +95,7 @@ def test_an_import_of_a_file_can_be_undone(tmp_path: Path) -> None:
     assert len(store) == 4
 
 
-def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undo_that_is_interrupted_is_repeated(tmp_path, monkeypatch):
     store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1)
     other.weigh("oracle", 0.5)
     store.import_from(other.path)
@@ -117,9 +113,7 @@ def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: py
     assert store.weights() == {}
 
 
-def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(tmp_path, capsys):
     path = mixed(tmp_path / "store")
     store = PreferenceStore(path)
     assert len(store) == 7
@@ -149,7 +143,7 @@ def _wide(comparisons: Comparisons) -> Comparisons:
 
 
 @pytest.mark.parametrize("length", [5, 200])  # joined in memory, and gathered from the files
-def test_floats_of_two_widths_share_a_store(tmp_path: Path, length: int) -> None:
+def test_floats_of_two_widths_share_a_store(tmp_path, length):
     narrow, wide = some_comparisons(4, length), _wide(some_comparisons(3, length, seed=1))
     store = made(tmp_path / "store", 4, length)
     other = PreferenceStore(tmp_path / "other")

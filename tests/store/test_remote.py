@@ -52,7 +52,7 @@ def load(url: str) -> Comparisons:
 
 
 @pytest.mark.slow
-def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
+def test_a_remote_store_is_a_store(tmp_path, url):
     batches = [some_comparisons(3, seed=seed) for seed in range(3)]
     opened = PreferenceStore(url)
     for batch in batches:
@@ -72,7 +72,7 @@ def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_joins_small_files_there_too(url, monkeypatch):
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     opened, reader = PreferenceStore(url), PreferenceStore(url)
     batches = [some_comparisons(1, seed=seed) for seed in range(7)]
@@ -83,7 +83,7 @@ def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.Mo
     assert opened.describe()["files"]["labels"] < 3
 
 
-def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
+def test_stores_move_between_file_systems(tmp_path, url):
     batch = some_comparisons(4)
     PreferenceStore(tmp_path / "here").commit(batch, annotator="oracle")
     PreferenceStore(tmp_path / "here").copy_to(url)
@@ -95,9 +95,7 @@ def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(
-    tmp_path: Path, url: str
-) -> None:
+def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(tmp_path, url):
     batch = some_comparisons(4)
     PreferenceStore(url).commit(batch, annotator="oracle")
     load(url)
@@ -124,7 +122,7 @@ def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_
     assert any(moved in problem for problem in opened.problems)
 
 
-def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_says_so_and_may_be_repeated(url, monkeypatch):
     with pytest.raises(ValueError, match="is not a preference store"):
         PreferenceStore(url, create=False)
     opened, batch = PreferenceStore(url), some_comparisons(2)
@@ -140,14 +138,14 @@ def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: p
     assert opened.commit(batch, annotator="oracle") == 2
 
 
-def test_keys_in_a_url_are_not_shown(server: str) -> None:
+def test_keys_in_a_url_are_not_shown(server):
     url = f"s3://test:secret@bucket/none?scheme=http&endpoint_override={server}&region=us-east-1"
     with pytest.raises(ValueError, match="is not a preference store") as error:
         PreferenceStore(url, create=False)
     assert "secret" not in str(error.value)
 
 
-def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
+def test_weights_are_there_too(tmp_path, url):
     PreferenceStore(url).weigh("anna", 0.5)
     opened = PreferenceStore(url)
     opened.weigh("bert", 0)
@@ -156,7 +154,7 @@ def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
     assert PreferenceStore(tmp_path / "here").weights() == {"anna": 0.5, "bert": 0.0}
 
 
-def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:
+def test_a_url_that_nobody_knows_is_one_line_without_its_keys():
     with pytest.raises(
         SettingError, match=r"open the preference store 'nosuch://bucket/labels' .*fsspec file system is installed"
     ) as error:

@@ -2,7 +2,6 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import gymnasium as gym
@@ -37,7 +36,7 @@ def _labels(path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("actions", [CHOICES, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 @pytest.mark.parametrize("observations", [IMAGES, gym.spaces.Box(-1, 1, (4,), np.float32)])
-def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
+def test_shapes_and_dtypes_are_kept(tmp_path, observations, actions):
     comparisons = some_comparisons(3, observations=observations, actions=actions)
     _commit(PreferenceStore(tmp_path), comparisons)
     loaded = _load(tmp_path)
@@ -48,7 +47,7 @@ def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box
     assert loaded.pairs.left.ids() == comparisons.pairs.left.ids()
 
 
-def test_an_answer_is_stored_once_the_first_one(tmp_path: Path) -> None:
+def test_an_answer_is_stored_once_the_first_one(tmp_path):
     store, batch = PreferenceStore(tmp_path), some_comparisons(4)
     twice = Comparisons(batch[np.array([0, 1, 0])].pairs, np.array([1, 0, 0], dtype=np.float32))
     assert _commit(store, twice) == len(store) == 2
@@ -58,7 +57,7 @@ def test_an_answer_is_stored_once_the_first_one(tmp_path: Path) -> None:
     assert (loaded.pairs.ids, loaded.preferences[:2].tolist()) == (batch.pairs.ids, [1, 0])
 
 
-def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path: Path) -> None:
+def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path):
     clips = some_fragments(4)
     store = PreferenceStore(tmp_path)
     for index in ([[0, 1], [1, 2], [0, 2]], [[3, 0], [2, 1]], [[1, 0]]):
@@ -70,7 +69,7 @@ def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path: Path
     assert len(_load(tmp_path)) == 6
 
 
-def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
+def test_a_newer_major_version_is_refused(tmp_path):
     PreferenceStore(tmp_path)
     described = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(described | {"minor": 99}))
@@ -88,14 +87,14 @@ def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
             PreferenceStore(tmp_path)
 
 
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="neither empty nor a preference store"):
         PreferenceStore(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> None:
+def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path):
     (tmp_path / ".tmp-1-store.json").write_text('{"form')
     PreferenceStore(tmp_path)
     for folder in ("clips", "labels"):
@@ -103,7 +102,7 @@ def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> Non
     assert _commit(PreferenceStore(tmp_path), some_comparisons(1)) == 1
 
 
-def test_the_files_open_without_this_library(tmp_path: Path) -> None:
+def test_the_files_open_without_this_library(tmp_path):
     batch = some_comparisons(3, observations=IMAGES, reward_version=4)
     PreferenceStore(tmp_path).commit(batch, annotator="anna", annotator_type="human")
     (labels,) = _labels(tmp_path)
@@ -129,7 +128,7 @@ def test_the_files_open_without_this_library(tmp_path: Path) -> None:
     assert counted == [("anna", 3)]
 
 
-def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path):
     many = some_comparisons(100, 10, observations=IMAGES)
     _commit(PreferenceStore(tmp_path), many)
     before = pa.total_allocated_bytes()
@@ -144,7 +143,7 @@ def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
     assert same_comparisons(snapshot.gather(slice(None)), many)
 
 
-def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) -> None:
+def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path):
     batches = [some_comparisons(4, seed=seed, reward_version=seed) for seed in range(3)]
     for batch in batches:
         _commit(PreferenceStore(tmp_path), batch)
@@ -159,7 +158,7 @@ def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) 
     assert snapshot.gather(np.array([0, 5])).pairs.reward_version == 1
 
 
-def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_path: Path) -> None:
+def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_path):
     store, first = PreferenceStore(tmp_path), some_comparisons(3)
     _commit(store, first)
     snapshot = store.snapshot()
@@ -168,7 +167,7 @@ def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_
     assert same_comparisons(snapshot.gather(slice(None)), first)
 
 
-def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path: Path) -> None:
+def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path):
     store, batches = PreferenceStore(tmp_path), [some_comparisons(3, seed=seed) for seed in range(3)]
     for batch in batches:
         _commit(store, batch)
@@ -179,7 +178,7 @@ def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_copy_is_a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool) -> None:
+def test_a_copy_is_a_store_of_its_own(tmp_path, monkeypatch, linked):
     def link(source: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -197,7 +196,7 @@ def test_a_copy_is_a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     assert same_comparisons(_load(tmp_path / "two"), joined([first, second]))
 
 
-def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: Path) -> None:
+def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path):
     PreferenceStore(tmp_path)
     assert json.loads((tmp_path / "store.json").read_text()) == {
         "format": "rlhf_ray.preferences",
@@ -211,12 +210,12 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
     ]
 
 
-def test_an_empty_store_is_true_and_asking_reads_nothing(tmp_path: Path) -> None:
+def test_an_empty_store_is_true_and_asking_reads_nothing(tmp_path):
     assert bool(PreferenceStore.__new__(PreferenceStore))  # as Ray asks of one whose __init__ has failed
     assert len(PreferenceStore(tmp_path)) == 0
 
 
-def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp_path: Path) -> None:
+def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp_path):
     own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
     store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
     _commit(store, own)
@@ -240,7 +239,7 @@ def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept
     assert (len(store), len(other)) == (8, 5)
 
 
-def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path: Path) -> None:
+def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path):
     donor = some_comparisons(5, seed=2)
     PreferenceStore(tmp_path / "donor").commit(donor, annotator="oracle")
     PreferenceStore(tmp_path / "own").commit(some_comparisons(3, seed=1), annotator="oracle")
@@ -251,7 +250,7 @@ def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tm
     assert len(PreferenceStore(tmp_path / "own.replaced-1", create=False)) == 3
 
 
-def test_a_store_at_a_url_is_not_replaced(tmp_path: Path) -> None:
+def test_a_store_at_a_url_is_not_replaced(tmp_path):
     PreferenceStore(tmp_path / "donor")
     with pytest.raises(ValueError, match="memory://replaced"):
         PreferenceStore("memory://replaced").replace_with(tmp_path / "donor")
