@@ -51,24 +51,19 @@ def read_annotator(text: str) -> AnnotatorEntry:
     Raises:
         SettingError: it is none, or its teacher can't be in a population.
     """
-    share, after, match = 0.0, None, _ENTRY.fullmatch(text)
+    entry, match = AnnotatorEntry("", 0.0), _ENTRY.fullmatch(text)
     if match is not None:
         with contextlib.suppress(ValueError):
-            share, after = (
-                float(match["share"] or 1.0),
-                None if match["after"] is None else whole_number(match["after"]),
-            )
+            after = None if match["after"] is None else whole_number(match["after"])
+            entry = AnnotatorEntry(match["teacher"], float(match["share"] or 1.0), after)
     forms = "write a teacher's name, with =SHARE (above 0) for another share than 1, and @ANSWERS (1 or more) to leave after them"
-    valid = 0 < share < math.inf and (after is None or after >= 1)
+    valid = 0 < entry.share < math.inf and (entry.after is None or entry.after >= 1)
     require(valid, "preferences.annotators", text, f"{forms}, as in oracle=2@30")
-    teacher = match["teacher"] if match else ""
-    require(
-        teacher not in ("population", "human"),
-        "preferences.annotators",
-        text,
-        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too",
+    single = (
+        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too"
     )
-    return AnnotatorEntry(teacher, share, after)
+    require(entry.teacher not in ("population", "human"), "preferences.annotators", text, single)
+    return entry
 
 
 @dataclass(frozen=True)
@@ -171,19 +166,16 @@ class PreferenceSettings:
     def __post_init__(self) -> None:
         name_parts(self, "teacher", "gatherer", "selection", "schedule", "annotators")
         check_values(self, "preferences", infinite=("rationality",))
-        require(
-            not self.annotators or self.teacher == "population",
-            "preferences.annotators",
-            self.annotators,
-            f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
-        )
-        for entry in self.annotators:
-            read_annotator(entry)
+        _ = self.annotator_entries  # refuses what is none
         least = min(1, self.comparisons)
         share = isinstance(self.initial_comparisons, float)
         first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
         between = f"it must be between {least} and preferences.comparisons={self.comparisons}"
         rules = {
+            "annotators": (
+                not self.annotators or self.teacher == "population",
+                f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
+            ),
             "initial_comparisons": (
                 isinstance(first, int) and least <= first <= self.comparisons,
                 f"{between}, or auto for a quarter, or a share of them between 0 and 1",
