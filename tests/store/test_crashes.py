@@ -133,9 +133,11 @@ for line in sys.stdin:
 """
 
 
-def kill_writers(path: Path, kills: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
+def test_killed_processes_lose_nothing_they_acknowledged(tmp_path, kills):
     rng, acknowledged = random.Random(0), list[str]()
-    command = [sys.executable, "-c", WRITERS, str(path)]
+    command = [sys.executable, "-c", WRITERS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         for kill in range(1, kills + 1):
             process.stdin.write(f"{kill}\n")
@@ -148,7 +150,7 @@ def kill_writers(path: Path, kills: int) -> None:
             os.kill(writer, signal.SIGKILL)
             while (line := process.stdout.readline()) != "ended\n":
                 acknowledged += line.split()
-            opened = PreferenceStore(path)
+            opened = PreferenceStore(tmp_path)
             stored = opened.snapshot().ids
             known = set(acknowledged)
             assert [name for name in stored if name in known] == acknowledged
@@ -157,16 +159,6 @@ def kill_writers(path: Path, kills: int) -> None:
             assert len(stored) - len(acknowledged) in range(0, 3 * kill + 1, 3)
         assert opened.verify().problems == ()
     assert len(acknowledged) > 3 * kills
-
-
-@pytest.mark.slow
-def test_killed_processes_lose_nothing_they_acknowledged(tmp_path):
-    kill_writers(tmp_path, 5)
-
-
-@pytest.mark.soak
-def test_a_hundred_killed_processes_lose_nothing_they_acknowledged(tmp_path):
-    kill_writers(tmp_path, 100)
 
 
 COMMITTER = """
