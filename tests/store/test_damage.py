@@ -161,9 +161,8 @@ def test_verify_notices_a_file_that_is_gone(stored):
     PreferenceStore(stored).commit(SECOND, annotator="someone")
     assert PreferenceStore(stored).verify().problems == ("labels: events 1 to 8 are missing",)
     only(stored, 0, "clips").unlink()
-    assert "labels: 10 are ignored because a fragment is missing or damaged" in (
-        PreferenceStore(stored).verify().problems
-    )
+    lost = "labels: 10 are ignored because a fragment is missing or damaged"
+    assert lost in PreferenceStore(stored).verify().problems
 
 
 def test_compaction_carries_no_damage_over(stored):
@@ -183,7 +182,6 @@ def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path):
     other.commit(batch[:1], annotator="bert")
     other._contents.refresh = first  # type: ignore[method-assign]
     assert len(os.listdir(tmp_path / "clips")) == 2
-    flip_in(
-        max((tmp_path / "clips").iterdir(), key=lambda file: file.stat().st_size), batch.pairs.left.actions[0].tobytes()
-    )
+    larger = max((tmp_path / "clips").iterdir(), key=lambda file: file.stat().st_size)
+    flip_in(larger, batch.pairs.left.actions[0].tobytes())
     assert len(PreferenceStore(tmp_path).load() or []) == 3

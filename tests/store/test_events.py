@@ -13,6 +13,7 @@ import pytest
 from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.store import Event, PreferenceStore, Tally
 from tests.made_up import some_comparisons, some_fragments
+from tests.store.test_damage import flip_in
 from tests.store.test_model import CLIPS, IDS, event, held
 
 FIRST = pair_id(IDS[0], IDS[1])
@@ -75,10 +76,7 @@ def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path):
     store, other = PreferenceStore(tmp_path), some_fragments(2, seed=7)
     store.record([event("a")], CLIPS)
     store.record([Event("b", "label", "ada", *other.ids(), 0.0)], other)
-    newest = max((tmp_path / "clips").iterdir())
-    content = bytearray(newest.read_bytes())
-    content[content.find(other.observations[0].tobytes())] ^= 1
-    newest.write_bytes(bytes(content))
+    flip_in(max((tmp_path / "clips").iterdir()), other.observations[0].tobytes())
     changes = PreferenceStore(tmp_path).since(0)
     assert (held(changes), changes.withdrawn) == ({(FIRST, "ada"): 1.0}, ())
 

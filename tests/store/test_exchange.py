@@ -25,6 +25,7 @@ from rlhf_ray.settings import SettingError
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
+from tests.store.test_damage import flip_in
 
 
 @pytest.fixture
@@ -163,10 +164,7 @@ def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path, stored):
 
 def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path, stored):
     (pack,) = (tmp_path / "store" / "clips").iterdir()
-    content = bytearray(pack.read_bytes())
-    clips = some_comparisons(70, 2, reward_version=2).pairs.left
-    content[content.index(clips.observations[3].tobytes())] ^= 1
-    pack.write_bytes(content)
+    flip_in(pack, some_comparisons(70, 2).pairs.left.observations[3].tobytes())
     damaged = PreferenceStore(tmp_path / "store")
     assert export(damaged, tmp_path / "out.parquet") == 74
     other = PreferenceStore(tmp_path / "other")

@@ -13,6 +13,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import Event, PreferenceStore, store
 from tests.made_up import joined, same_comparisons, some_comparisons
+from tests.store.test_damage import flip_in
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +101,8 @@ def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_
     PreferenceStore(url).commit(batch, annotator="oracle")
     load(url)
     (copy,) = cached(tmp_path)
-    content = bytearray(copy.read_bytes())
-    content[content.index(batch.pairs.left.observations[1].tobytes())] ^= 1
-    copy.write_bytes(content)
+    flip_in(copy, batch.pairs.left.observations[1].tobytes())
+    content = copy.read_bytes()
     assert same_comparisons(load(url), batch[np.array([0, 2, 3])])
     opened = PreferenceStore(url)
     opened.load()
