@@ -19,7 +19,7 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import EpisodeSource, Recording, load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.data.transitions import RecordedEpisode
-from rlhf_ray.envs import Viewed
+from rlhf_ray.data.views import ActionView, action_view_of, view_of
 
 OBSERVED, CHOICES = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
 
@@ -103,20 +103,6 @@ NESTED = gym.spaces.Dict(
 )
 
 
-class Seen(gym.Env[Any, Any]):
-    """Returns given observations, one after the other."""
-
-    def __init__(self, space: gym.Space[Any], actions: gym.Space[Any], given: list[Any]):
-        self.observation_space, self.action_space, self.given = space, actions, list(given)
-
-    def reset(self, **_: Any) -> Any:
-        return self.given.pop(0), {}
-
-    def step(self, action: Any) -> Any:
-        assert action in self.action_space
-        return self.given.pop(0), 0.0, False, False, {}
-
-
 def batched(space: gym.Space[Any], values: list[Any]) -> Any:
     """Samples as Minari's buffer has them: arrays in the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
@@ -141,12 +127,12 @@ def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(tm
     given, acted = [observations.sample() for _ in range(5)], [actions.sample() for _ in range(4)]
     folder = minari_set(tmp_path / "m", observations, actions, batched(observations, given), batched(actions, acted), 4)
     source = open_episodes(folder)
-    env = Viewed(Seen(observations, actions, given))
-    assert (source.observation_space, source.action_space) == (env.observation_space, env.action_space)
+    view, acting = view_of(observations), action_view_of(actions) or ActionView(actions, np.asarray, np.asarray)
+    assert (source.observation_space, source.action_space) == (view.space, acting.space)
     read = next(iter(source.episodes)).trajectory
-    seen = [env.reset()[0], *(env.step(action)[0] for action in read.actions)]  # which also checks the actions
-    np.testing.assert_array_equal(read.observations, np.stack(seen))
-    assert read.observations.dtype == env.observation_space.dtype
+    np.testing.assert_array_equal(read.observations, np.stack([view.see(each) for each in given]))
+    np.testing.assert_array_equal([acting.act(each) for each in read.actions], np.stack(acted))
+    assert read.observations.dtype == view.space.dtype
     write_episodes(source, tmp_path / "r", "recording")
     assert len(load_transitions(tmp_path / "r")) == 12
     if isinstance(actions, gym.spaces.Box | gym.spaces.Discrete):

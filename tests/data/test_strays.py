@@ -1,4 +1,3 @@
-
 import pytest
 
 from rlhf_ray.data.strays import is_empty, stray
