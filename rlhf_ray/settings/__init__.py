@@ -4,7 +4,7 @@ These classes define the command line, its help and the setters of `PreferencePP
 """
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentSettings, PolicyMemory, PolicyNetwork, PPOSettings, SACSettings
+from rlhf_ray.settings.agents import PolicyMemory, PPOSettings, SACSettings
 from rlhf_ray.settings.experiment import (
     PARTS,
     AgentName,
@@ -16,12 +16,11 @@ from rlhf_ray.settings.experiment import (
     save_experiment,
     to_json,
 )
-from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
+from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.preferences import NO_QUESTIONS, LabellingSettings, PreferenceSettings
 from rlhf_ray.settings.reward_model import (
     SUPERVISED_MODEL,
     Activation,
-    Balance,
     InputNormalisation,
     Output,
     RewardModelSettings,
@@ -31,12 +30,9 @@ from rlhf_ray.settings.reward_model import (
 __all__ = [
     "NO_QUESTIONS",
     "PARTS",
-    "STARTS",
     "SUPERVISED_MODEL",
     "Activation",
     "AgentName",
-    "AgentSettings",
-    "Balance",
     "Experiment",
     "FragmentSettings",
     "InputNormalisation",
@@ -44,7 +40,6 @@ __all__ = [
     "Output",
     "PPOSettings",
     "PolicyMemory",
-    "PolicyNetwork",
     "PreferenceSettings",
     "ResolvedFragments",
     "RewardModelSettings",
