@@ -45,9 +45,7 @@ class AnswerKind:
 
     def left_preference(self, swapped: bool) -> float | None:
         """The preference for a pair's left clip, which was shown on the right if ``swapped``."""
-        if self.preference is None or not swapped:
-            return self.preference
-        return 1.0 - self.preference
+        return self.preference if self.preference is None or not swapped else 1.0 - self.preference
 
 
 ANSWERS: dict[str, AnswerKind] = {

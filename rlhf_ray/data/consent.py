@@ -131,9 +131,8 @@ def check(names: Iterable[str], source: Path, found: object = ()) -> None:
             )
         if place is not None:
             needed.add(_folder_of(place, top))
-    for folder in reversed(theirs):  # the first one stays first
-        if folder in needed:
-            look_in(folder)
+    for folder in reversed([folder for folder in theirs if folder in needed]):  # the first one stays first
+        look_in(folder)
 
 
 def _place(top: str, first: Sequence[str] = ()) -> str | None:
@@ -141,8 +140,7 @@ def _place(top: str, first: Sequence[str] = ()) -> str | None:
 
     The folder that is searched is resolved; a link in it is a file there, not the one that it leads to.
     """
-    spec = PathFinder.find_spec(top, [*first, *folders(), *sys.path])
-    if spec is None:
+    if (spec := PathFinder.find_spec(top, [*first, *folders(), *sys.path])) is None:
         return None
     place = Path(spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
     folder = _folder_of(place, top)

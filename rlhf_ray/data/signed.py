@@ -76,8 +76,11 @@ def check(folder: Path, source: Path, skip: Collection[str] = ()) -> None:
     """
     folder = folder.absolute()
     around = next((above for above in (folder, *folder.parents) if (above / SIGNATURE).exists()), folder)
-    if folder.relative_to(around).parts[:1] not in [(name,) for name in skip] and _is_signed(around, skip):
-        return
+    if folder.relative_to(around).parts[:1] not in [(name,) for name in skip]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            given = json.loads((around / SIGNATURE).read_text())["hmac"]
+            if hmac.compare_digest(str(given), _hmac(_key(), around, skip)):
+                return
     if any(folder.resolve().is_relative_to(trusted) for trusted in _trusted):
         with contextlib.suppress(OSError, ValueError):  # it can't be written, or has links: the next command asks again
             sign(folder, skip)
@@ -87,14 +90,6 @@ def check(folder: Path, source: Path, skip: Collection[str] = ()) -> None:
         f"another machine did, or they have changed. If you trust them, add {FLAG} {source} (in Python, call "
         "rlhf_ray.data.signed.trust first)."
     )
-
-
-def _is_signed(folder: Path, skip: Collection[str]) -> bool:
-    try:
-        given = json.loads((folder / SIGNATURE).read_text())["hmac"]
-        return hmac.compare_digest(str(given), _hmac(_key(), folder, skip))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _hmac(key: bytes, folder: Path, skip: Collection[str]) -> str:
