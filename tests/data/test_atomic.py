@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there."""
+"""Files and folders that are whole or not there, and those that are nobody's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_ray.data.atomic import append, find_folder, left_over, whole_file, whole_folder, write_text
+from rlhf_ray.data.strays import is_empty, stray
 
 
 def save(path: Path, number: int) -> None:
@@ -130,3 +131,23 @@ def test_what_was_there_can_be_kept(tmp_path):
     assert (tmp_path / "before" / "number").read_text() == "1"
     assert (path / "number").read_text() == "2"
     assert names(tmp_path) == ["before", "saved"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".DS_Store", "._a.png", "desktop.ini", "Thumbs.db", "ehthumbs.db", "Icon\r", ".nfs000000a1", "@eaDir",
+     "a (conflicted copy 2026-11-28).csv", "a (Ada's conflicted copy).csv", "a.sync-conflict-20261128-1-ABC.csv"],
+)  # fmt: skip
+def test_strays(name):
+    assert stray(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.csv", ".tmp-host-1-0a", ".git", ".env", "_a", "x._y", "thumbs.dbx", "conflict.csv"]
+)
+def test_files_of_people(name, tmp_path):
+    assert not stray(name)
+    (tmp_path / "Thumbs.db").touch()
+    assert is_empty(tmp_path)
+    (tmp_path / name).touch()
+    assert not is_empty(tmp_path)

@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ from safetensors.numpy import save_file
 
 from rlhf_ray.data.checkpoints import KEPT, all_checkpoints, damaged_files, last_checkpoint, save_checkpoint
 from rlhf_ray.data.failures import explain
+from rlhf_ray.data.nested import NAME, read_nested, write_nested
 from tests.data.test_atomic import full_disk
 
 
@@ -93,3 +95,31 @@ def test_a_damaged_one_is_named_and_the_one_before_is_taken(tmp_path, damage, ca
     assert last_checkpoint(tmp_path) == before
     assert str(newest) in caplog.text
     assert damaged_files(newest) == ["manifest.json" if damage == "manifest" else "learner/state"]
+
+
+STATE: dict[str, Any] = {
+    "empty": {},
+    "clips": {
+        (3, -1): {"observations": np.arange(6, dtype=np.uint8).reshape(2, 3)},
+        (4, 0): {"rewards": np.array([np.nan])},
+    },
+    "asked": {0: [("a", "b"), ("c", "d")], 7: []},
+    "numbers": [1, 2.5, True, None, "text", {"array": 3, "more": 4}],
+    "scalar": np.float32(0.5),
+}
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    write_nested(STATE, tmp_path)
+    state = read_nested(tmp_path)
+    np.testing.assert_equal(state, STATE)
+    assert list(state["asked"]) == [0, 7]
+    assert state["asked"][0][0] == ("a", "b")
+    assert state["clips"][(3, -1)]["observations"].dtype == np.uint8
+
+
+def test_another_format_is_refused(tmp_path):
+    write_nested(STATE, tmp_path)
+    (tmp_path / NAME).write_text('{"format": "rlhf_ray.wrapper/2"}')
+    with pytest.raises(ValueError, match=r"this version reads rlhf_ray.nested/1"):
+        read_nested(tmp_path)

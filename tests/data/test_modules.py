@@ -1,4 +1,4 @@
-"""Modules of users' own: found in the folder one is in, which is remembered."""
+"""Modules of users' own are found in the folder one is in, which is remembered; misspelt names find the ones that are meant."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from rlhf_ray import envs
 from rlhf_ray.data import modules
-from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.registry import Registry, did_you_mean
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
+from rlhf_ray.sweeps.space import kinds
 
 MODULE = """
 import gymnasium
@@ -58,3 +60,33 @@ def test_a_module_that_raises_is_named(folder):
         FaultyEnvironmentError, match=r"Importing broken_module .* raised SyntaxError: .*broken_module.py, line 1"
     ):
         envs.make_env("broken_module:Mine-v0")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("ppo.gama", "ppo.gamma"),
+        ("ppo.GAMMA", "ppo.gamma"),
+        ("labeling.port", "labelling.port"),
+        ("ensemble-size", "reward_model.ensemble_size"),
+    ],
+)
+def test_the_nearest_settings_are_named(given, meant):
+    assert did_you_mean(given, kinds()) == f"did you mean {meant}?"
+
+
+def test_several_are_named_and_nothing_near_is_no_suggestion():
+    assert did_you_mean("gamma", ["sac.gamma", "ppo.gamma"], "--{}") == "did you mean --sac.gamma or --ppo.gamma?"
+    assert did_you_mean("nonsense", kinds()) == did_you_mean("x", []) == ""
+
+
+def test_parts_are_suggested_too():
+    registry: Registry[object] = Registry("group.part", object, {"steady": object})
+    with pytest.raises(
+        SettingError, match=r"is 'stedy'; did you mean steady\? It must be one of steady, or module:Name"
+    ):
+        registry.find("stedy")
+    with pytest.raises(
+        SettingError, match=r"has no OrderdDict: correct the name \(did you mean OrderedDict\?\), or define it"
+    ):
+        registry.find("collections:OrderdDict")
