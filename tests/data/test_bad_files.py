@@ -13,13 +13,13 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from tests.data.test_conversion import recorded
+from tests.data.test_recordings import written
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 
 def test_a_relative_path_is_a_minari_data_set_too(tmp_path, monkeypatch):
     pytest.importorskip("minari")
-    recorded(tmp_path / "recording", (VECTORS, FORCES))
+    written(tmp_path / "recording", (VECTORS, FORCES))
     monkeypatch.chdir(tmp_path)
     convert(["recording", "sub/pend-v0", "--to", "minari"])
     assert len(list(MinariFolder("sub/pend-v0"))) == 5

@@ -55,10 +55,10 @@ def some_episodes(observations: gym.Space[Any], actions: gym.Space[Any]) -> list
     ]
 
 
-def written(path: Path, spaces: tuple[Any, Any]) -> list[RecordedEpisode]:
+def written(path: Path, spaces: Any, environment: str = "made up") -> list[RecordedEpisode]:
     """Write `some_episodes` to ``path``."""
     episodes = some_episodes(*spaces)
-    writer = RecordingWriter(path, *spaces, {"environment": "made up", "policies": ["random", "expert"]})
+    writer = RecordingWriter(path, *spaces, {"environment": environment, "policies": ["random", "expert"]})
     for episode in episodes:
         writer.add(episode)
     writer.finish()
@@ -70,6 +70,14 @@ def same(one: Any, other: Any) -> None:
     assert np.asarray(one).dtype == np.asarray(other).dtype
 
 
+def same_episodes(mine: Any, theirs: Any, truncated: bool = True) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        for name in ("observations", "actions", "rewards"):
+            same(getattr(one.trajectory, name), getattr(other.trajectory, name))
+        assert one.trajectory.terminated == other.trajectory.terminated
+        assert not truncated or one.truncated == other.truncated
+
+
 @pytest.mark.parametrize("spaces", SPACES, ids=["vectors", "images", "numbers"])
 def test_what_is_recorded_is_read_bit_for_bit(tmp_path, spaces, monkeypatch):
     monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 4)
@@ -78,12 +86,9 @@ def test_what_is_recorded_is_read_bit_for_bit(tmp_path, spaces, monkeypatch):
     assert (recording.observation_space, recording.action_space) == spaces
     assert len(recording.chunks) == 3
     assert recording.complete
+    same_episodes(recording, episodes)
     for ours, theirs in zip(recording, episodes, strict=True):
-        for name in ("observations", "actions", "rewards"):
-            same(getattr(ours.trajectory, name), getattr(theirs.trajectory, name))
-        assert ours.trajectory.terminated == theirs.trajectory.terminated
-        for name in ("truncated", "policy", "level_seed"):
-            assert getattr(ours, name) == getattr(theirs, name)
+        assert (ours.policy, ours.level_seed) == (theirs.policy, theirs.level_seed)
         for name, values in theirs.states.items():
             same(ours.states[name], values)
     steps = load_transitions(tmp_path / "r")
