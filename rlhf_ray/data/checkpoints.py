@@ -45,7 +45,7 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
         except Exception as error:
             inner = cause(error)  # the write may run in an actor
             safetensors = re.search(r"os error (\d+)", str(inner))
-            number = inner.errno if isinstance(inner, OSError) else safetensors and int(safetensors[1])
+            number = inner.errno if isinstance(inner, OSError) else int(safetensors[1]) if safetensors else None
             if number is None:
                 raise
             raise OSError(number, os.strerror(number), getattr(inner, "filename", None)) from error

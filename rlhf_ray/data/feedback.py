@@ -7,6 +7,7 @@ fitted, weighed, withdrawn and exported like answers to questions.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -38,13 +39,10 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
     """
     fragments, ratings = _once(fragments, _scores(fragments, ratings, "ratings"))
     n = len(fragments)
-    if n <= 64:
-        places = list(itertools.combinations(range(n), 2))
-    else:
-        places = sorted(
-            {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
-        )
-    index = rng.permutation(np.array(places, np.int64))[: PAIRS_PER_RATING * n]
+    places: set[Any] = set(itertools.combinations(range(n), 2)) if n <= 64 else set()
+    for _ in range(0 if n <= 64 else PAIRS_PER_RATING * n):
+        places.add(tuple(sorted(rng.choice(n, size=2, replace=False).tolist())))
+    index = rng.permutation(np.array(sorted(places), np.int64))[: PAIRS_PER_RATING * n]
     return _by_score(fragments, index, ratings)
 
 

@@ -101,7 +101,8 @@ def action_view_of(space: gym.Space[Any]) -> ActionView | None:
             lambda actions: (actions.astype(np.int64) - lowest).reshape(len(actions), -1),
         )
     if isinstance(space, spaces.Box) and _kind(space) == "f" and len(shape) != 1 and np.prod(shape):
-        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=np.dtype(space.dtype).type)  # type: ignore[arg-type]
+        kind: Any = np.dtype(space.dtype).type
+        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=kind)
         inner = action_view_of(flat) or ActionView(flat, _unchanged, _unchanged)
         return ActionView(
             inner.space,
