@@ -9,10 +9,8 @@ from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import from_demonstrations, from_ranking, from_ratings
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
-from tests.made_up import FORCES, VECTORS, some_comparisons
+from tests.made_up import some_comparisons
 
 RNG = np.random.default_rng
 
@@ -113,17 +111,6 @@ def test_demonstrations_are_better_on_either_side():
     of_shown = set(shown.ids())
     assert [left in of_shown for left in comparisons.pairs.left.ids()] == (comparisons.preferences == 1.0).tolist()
     assert 0 < comparisons.preferences.sum() < 12
-
-
-def test_a_reward_is_learned_from_ratings_alone():
-    fragments = _fragments(150)
-    comparisons = from_ratings(fragments, np.round(fragments.returns()), RNG(0))
-    trainer = RewardTrainer(RewardModelSettings(hidden=(16,)), VECTORS, FORCES, held_out_share=0.0, seed=0)
-    trainer.comparisons.add(comparisons)
-    trainer.fit(300)
-    unseen = some_comparisons(300, 5, seed=9)
-    left, right = (trainer.ensemble.fragment_returns(of).mean(0) for of in (unseen.pairs.left, unseen.pairs.right))
-    assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
 
 
 @pytest.mark.parametrize(

@@ -103,23 +103,6 @@ def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path):
     assert two.raw == np.mean(coins[0] == coins[1]) != three.raw
 
 
-def test_the_sides_counted_are_those_on_the_screen(tmp_path):
-    """Whoever presses one button gives answers for either clip, because sides are shuffled."""
-    store, sides = PreferenceStore(tmp_path), np.random.default_rng(0).random(100) < 0.5
-    store.record(
-        [
-            Event(f"{i}", "label", "ada", IDS[left], IDS[right], float(not swapped), presented_swapped=bool(swapped))
-            for i, ((left, right), swapped) in enumerate(zip(PAIRS, sides, strict=False))
-        ],
-        CLIPS,
-    )
-    assert store.presses() == {"ada": Presses(left=100)}
-    labels = store.load()
-    assert 0.3 < labels.preferences.mean() < 0.7
-    assert set(labels.chosen) == set(labels[np.arange(50)].chosen) == {"left"}
-    assert store.describe()["chosen"] == {"ada": {"left": 100, "right": 0, "equal": 0}}
-
-
 @pytest.mark.parametrize(
     ("presses", "side", "equal"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -111,9 +110,3 @@ def test_damaged_weights_are_named_and_not_guessed(tmp_path, content):
         with pytest.raises(ValueError, match=r"annotators\.json is damaged .* repair it, or delete it"):
             reading()
     assert "annotators.json is damaged" in store.verify().problems[0]
-
-
-def test_the_weights_file_is_plain(tmp_path):
-    PreferenceStore(tmp_path).weigh("ada", 0.5)
-    content = json.loads((tmp_path / "annotators.json").read_text())
-    assert content == {"weights": {"ada": 0.5}, "sha256": hashlib.sha256(b'{"ada": 0.5}').hexdigest()}

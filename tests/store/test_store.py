@@ -25,15 +25,6 @@ def _load(path: Path) -> Comparisons:
     return PreferenceStore(path).load()
 
 
-def _clip_ids(path: Path) -> list[str]:
-    files = sorted((path / "clips").iterdir())
-    return [name for file in files for name in pa.ipc.open_file(file).read_all()["clip_id"].to_pylist()]
-
-
-def _labels(path: Path) -> list[Path]:
-    return sorted((path / "labels").iterdir())
-
-
 @pytest.mark.parametrize("actions", [CHOICES, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 @pytest.mark.parametrize("observations", [IMAGES, gym.spaces.Box(-1, 1, (4,), np.float32)])
 def test_shapes_and_dtypes_are_kept(tmp_path, observations, actions):
@@ -64,8 +55,10 @@ def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path):
         pairs = Pairs.of(clips, np.array(index))
         _commit(store, Comparisons(pairs, np.ones(len(pairs), dtype=np.float32)))
         store = PreferenceStore(tmp_path)
-    assert sorted(_clip_ids(tmp_path)) == sorted(clips.ids())
-    assert len(list((tmp_path / "clips").iterdir())) == 2  # the last commit brought no new clip
+    files = list((tmp_path / "clips").iterdir())
+    stored = [name for file in files for name in pa.ipc.open_file(file).read_all()["clip_id"].to_pylist()]
+    assert sorted(stored) == sorted(clips.ids())
+    assert len(files) == 2  # the last commit brought no new clip
     assert len(_load(tmp_path)) == 6
 
 
@@ -105,17 +98,18 @@ def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path):
 def test_the_files_open_without_this_library(tmp_path):
     batch = some_comparisons(3, observations=IMAGES, reward_version=4)
     PreferenceStore(tmp_path).commit(batch, annotator="anna", annotator_type="human")
-    (labels,) = _labels(tmp_path)
+    (labels,) = (tmp_path / "labels").iterdir()
     table = pd.read_parquet(labels)
-    assert table["pair_id"].tolist() == list(batch.pairs.ids)
-    assert table["preference"].tolist() == batch.preferences.tolist()
-    assert table["left_id"].tolist() == batch.pairs.left.ids()
-    assert set(table["annotator"]) == {"anna"}
-    assert set(table["annotator_type"]) == {"human"}
-    assert set(table["kind"]) == {"label"}
-    assert set(table["reward_version"]) == {4}
+    columns = {"pair_id": batch.pairs.ids, "preference": batch.preferences, "left_id": batch.pairs.left.ids()}
+    columns |= {
+        "sequence": (1, 2, 3),
+        "annotator": ["anna"] * 3,
+        "annotator_type": ["human"] * 3,
+        "kind": ["label"] * 3,
+    }
+    for name, values in (columns | {"reward_version": [4] * 3}).items():
+        assert table[name].tolist() == list(values)
     assert str(table["t_answered"].dt.tz) == "UTC"
-    assert table["sequence"].tolist() == [1, 2, 3]
     assert pq.ParquetFile(labels).schema_arrow.field("preference").type == pa.float32()
     (clips,) = (tmp_path / "clips").iterdir()
     rows = pa.ipc.open_file(clips).read_all()
