@@ -1,7 +1,5 @@
 """Files and folders that are whole or not there, and those that are nobody's."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Files that hold less than they should: each is one line that names the file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

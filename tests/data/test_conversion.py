@@ -1,7 +1,5 @@
 """Recorded episodes between our formats, imitation's and Minari's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

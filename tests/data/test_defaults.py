@@ -1,7 +1,5 @@
 """What an environment sets for the whole process holds while its own code runs, and nowhere else."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings

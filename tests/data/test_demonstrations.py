@@ -1,7 +1,5 @@
 """Demonstrations: files written and read, by this and by another project, and what they may not be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """What goes wrong is one line that says what, where and what to do; a trace is for those who ask for it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Ratings, ranked lists and demonstrations as comparisons."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Modules of users' own are found in the folder one is in, which is remembered; misspelt names find the ones that are meant."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Readers check what writers promise, in each format: whole episodes or one line that names the array and its shape."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

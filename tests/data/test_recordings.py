@@ -1,7 +1,5 @@
 """Recordings: what is written is read bit for bit, whatever happens meanwhile, and nothing in a file is ever run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """VectorRollout: which rows belong to which episode."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What answers tell of those who gave them: known agreement, known buttons."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

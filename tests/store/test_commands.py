@@ -1,7 +1,5 @@
 """`rlhf-ray store`: what it prints and how it ends."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

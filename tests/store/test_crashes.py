@@ -1,7 +1,5 @@
 """That nothing acknowledged is lost and nothing is there twice, whenever the power goes, the disk fills or a process is killed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """That damage is noticed, named and put away, and that everything else stays readable."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

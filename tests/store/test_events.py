@@ -1,7 +1,5 @@
 """What people say: events of all kinds, and what each annotator's count. Which of them hold is in `tests.store.test_model`."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Export, merge and import: what goes out comes back, and foreign files are read without running them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

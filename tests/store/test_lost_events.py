@@ -1,7 +1,5 @@
 """That damage to any one file brings no answer back that was taken back or replaced, and gives no wrong one; and is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

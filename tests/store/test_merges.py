@@ -1,7 +1,5 @@
 """Merges of stores: what does not fit is refused, what was brought can be taken back, and a store that was mixed opens again."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores on other file systems: an S3-compatible server of our own, and fsspec's."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
