@@ -4,8 +4,6 @@ The labelling page's buttons and keys, the events that the store keeps, what fit
 derive from `ANSWERS`: another answer is another line there, with its texts in `rlhf_ray/labelling/languages/`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Atomic writes: a file, a folder or a line is written completely or not at all, and is durable when the call returns."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

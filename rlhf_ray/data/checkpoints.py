@@ -1,7 +1,5 @@
 """Checkpoint folders of a run: written atomically, verified by a manifest, pruned to the newest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -6,8 +6,6 @@ file: a module of the same name in another folder needs consent again. A file ma
 folder is searched only for a module that may be imported from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

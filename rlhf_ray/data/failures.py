@@ -1,7 +1,5 @@
 """Failure messages: one line that a user can act on, or the full traceback in debug mode."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

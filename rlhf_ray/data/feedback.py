@@ -4,8 +4,6 @@ Each function returns `Comparisons`. Commit them to a store under a name of thei
 fitted, weighed, withdrawn and exported like answers to questions.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -6,8 +6,6 @@ installed package defines by its name and the package's version. What can't be i
 new identity each time, so that nothing made from it is kept.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import site

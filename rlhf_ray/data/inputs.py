@@ -5,8 +5,6 @@ model returns a number for them too, and the number is wrong. What can't come fr
 it did not, is logged once.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

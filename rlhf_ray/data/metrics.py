@@ -4,8 +4,6 @@ Code that computes a metric adds it to the results by name. Everything that show
 Prometheus gauges and help texts, TensorBoard descriptions, terminal bars and the report.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping

@@ -10,8 +10,6 @@ A Minari data set is the folder ``data`` of ``~/.minari/datasets/ID`` with a ``m
 Minari's own storage classes (the extra ``minari``) read and write the arrays (HDF5, Arrow or Parquet).
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -7,8 +7,6 @@ Objects become `Stored`, which holds their attributes; arrays become plain array
 is a stand-in that does nothing.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import zlib

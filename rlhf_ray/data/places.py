@@ -1,7 +1,5 @@
 """Locations: of run folders (a submitted job writes to the home folder, not to its temporary working folder), and of settings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

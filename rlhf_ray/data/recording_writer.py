@@ -1,7 +1,5 @@
 """Writes recordings (`rlhf_ray.data.recordings`), chunk by chunk, and recorded episodes in other formats."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

@@ -21,8 +21,6 @@ run, or 0.99.
 Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import zlib

@@ -1,7 +1,5 @@
 """Registries: map a setting's value to a part, built in or a user's own (``module:Name``)."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import inspect

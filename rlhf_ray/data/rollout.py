@@ -1,7 +1,5 @@
 """rollout(): the one loop that steps an environment; and random actions in stretches."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ configuration folder. A folder without one, with files changed or added since, o
 the user allows it once: by ``--allow-pickle FOLDER``, or `trust` in Python. It is signed then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """What depends on the operating system. All that Linux has and macOS lacks is here, and nowhere else (tests/test_portable.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

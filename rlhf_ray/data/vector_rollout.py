@@ -6,8 +6,6 @@ value says nothing either, and is logged once. Once the environment has said any
 those in which no step says that it succeeded count as failed.
 """
 
-from __future__ import annotations
-
 import logging
 import textwrap
 from collections.abc import Mapping

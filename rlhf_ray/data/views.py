@@ -5,8 +5,6 @@ Observations become vectors or uint8 images ``[height, width, channels]``; actio
 knows that there were others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast

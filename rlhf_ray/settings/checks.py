@@ -1,7 +1,5 @@
 """Checks of settings, whose bounds are declared on the fields. Messages name the setting, the value and the remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -1,7 +1,5 @@
 """Settings of the reward model and its fits: to comparisons, and to recorded rewards."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
