@@ -79,12 +79,11 @@ def append(path: Path, data: bytes) -> None:
 def left_over(name: str) -> bool:
     """Return whether ``name`` is a temporary file of `whole_file` from a dead process on this machine."""
     match = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
-    if match is None or match.group(1) != socket.gethostname():
-        return False
-    try:
-        os.kill(int(match.group(2)), 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
+    if match is not None and match[1] == socket.gethostname():
+        try:
+            os.kill(int(match[2]), 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
     return False
 
 

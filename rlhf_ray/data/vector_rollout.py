@@ -129,14 +129,12 @@ def _plain(value: Any, name: str, environment: str) -> Any:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a tensor with a gradient, …
         array = np.empty(0)
-    if array.size == 1 and array.dtype.kind in "biuf":
-        number = array.item()
-        if number != number:  # NaN
+    if array.size == 1:
+        said = array.item()
+        if said is None or said != said:  # NaN
             return None
-        if number in (0, 1):
-            return number if array.ndim or isinstance(value, np.ndarray) else value
-    elif array.size == 1 and array.item() is None:
-        return None
+        if array.dtype.kind in "biuf" and said in (0, 1):
+            return said if array.ndim or isinstance(value, np.ndarray) else value
     _log_odd(value, name, environment)
     return None
 
