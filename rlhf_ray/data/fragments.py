@@ -182,18 +182,6 @@ def cut_fragments(
     if wanted_starts:
         chosen = np.concatenate([chosen_starts, np.delete(np.arange(total), chosen_starts)[chosen]])
     which = np.searchsorted(first_window, chosen, side="right") - 1
-    offsets = chosen - first_window[which]
-    ends = np.array([t.terminated for t in trajectories])[which] & (offsets == windows[which] - 1)
-
-    def windows_of(name: str, rows: int) -> Array:
-        places = zip(which.tolist(), offsets.tolist(), strict=True)
-        return np.stack([getattr(trajectories[i], name)[first : first + rows] for i, first in places])
-
-    return Fragments(
-        observations=windows_of("observations", length + 1),
-        actions=windows_of("actions", length),
-        rewards=windows_of("rewards", length).astype(np.float64),
-        terminated=ends,
-        starts=np.array([t.start for t in trajectories], dtype=np.int64)[which] + offsets,
-        policy_versions=np.full(len(which), policy_version, dtype=np.int64),
-    )
+    places = zip(which.tolist(), (chosen - first_window[which]).tolist(), strict=True)
+    cut = [trajectories[number].window(start, length, policy_version) for number, start in places]
+    return Fragments.concatenate(cut) if len(cut) > 1 else cut[0][np.array([0])]  # a copy, too

@@ -18,7 +18,7 @@ from rlhf_ray.data.other_formats import write_imitation, write_minari
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, EpisodeSource, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.data.strays import without_strays
-from rlhf_ray.data.transitions import GAMMA, STATE, RecordedEpisode, RewardNormaliser, Transitions, episodes_of, rows_of
+from rlhf_ray.data.transitions import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
 
 Format = Literal["recording", "demonstrations", "imitation", "minari"]
 
@@ -151,23 +151,6 @@ class RecordingWriter:
 
     def _write_manifest(self) -> None:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
-
-
-def save(
-    transitions: Transitions,
-    path: Path | str,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Save whole episodes as a recording, with the columns that `Recording.transitions` returns.
-
-    Raises:
-        SettingError: the folder ``path`` exists.
-        ValueError: a step is missing within an episode.
-    """
-    source = EpisodeSource(list(episodes_of(transitions)), observation_space, action_space, about or {})
-    write_episodes(source, path, "recording")
 
 
 def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:

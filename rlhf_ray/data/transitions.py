@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -314,29 +314,3 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
         columns[STATE + name] = np.concatenate([part[:-1] for part in parts])
         columns[f"next_{STATE}{name}"] = np.concatenate([part[1:] for part in parts])
     return steps.with_(columns=columns)[:most]
-
-
-def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
-    """Split into episodes: the inverse of `steps_of`.
-
-    Raises:
-        ValueError: a step is missing within an episode.
-    """
-    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
-    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
-        part = transitions[int(begin) : int(end)]
-        if (np.diff(part.steps) != 1).any():
-            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
-        columns = part.columns
-        observations = np.concatenate([part.observations, part.next_observations[-1:]])
-        yield RecordedEpisode(
-            Trajectory(observations, part.actions, part.rewards, bool(part.terminated[-1]), int(part.steps[0])),
-            truncated="truncated" in columns and bool(columns["truncated"][-1]),
-            policy=str(columns["policy"][0]) if "policy" in columns else "",
-            level_seed=int(columns["level_seed"][0]) if "level_seed" in columns else 0,
-            states={
-                name.removeprefix(STATE): np.concatenate([values, columns[f"next_{name}"][-1:]])
-                for name, values in columns.items()
-                if name.startswith(STATE) and f"next_{name}" in columns
-            },
-        )
