@@ -182,6 +182,19 @@ def cut_fragments(
     if wanted_starts:
         chosen = np.concatenate([chosen_starts, np.delete(np.arange(total), chosen_starts)[chosen]])
     which = np.searchsorted(first_window, chosen, side="right") - 1
-    places = zip(which.tolist(), (chosen - first_window[which]).tolist(), strict=True)
-    cut = [trajectories[number].window(start, length, policy_version) for number, start in places]
-    return Fragments.concatenate(cut) if len(cut) > 1 else cut[0][np.array([0])]  # a copy, too
+    offsets = chosen - first_window[which]
+    places = list(zip(which.tolist(), offsets.tolist(), strict=True))
+
+    def windows_of(name: str, rows: int) -> Array:
+        arrays = [getattr(trajectory, name) for trajectory in trajectories]
+        taken = np.concatenate([arrays[number][first : first + rows] for number, first in places])
+        return taken.reshape(len(places), rows, *taken.shape[1:])
+
+    return Fragments(
+        observations=windows_of("observations", length + 1),
+        actions=windows_of("actions", length),
+        rewards=windows_of("rewards", length).astype(np.float64),
+        terminated=np.array([t.terminated for t in trajectories])[which] & (offsets == windows[which] - 1),
+        starts=np.array([t.start for t in trajectories], dtype=np.int64)[which] + offsets,
+        policy_versions=np.full(len(which), policy_version, dtype=np.int64),
+    )
