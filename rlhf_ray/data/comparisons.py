@@ -109,7 +109,7 @@ class Comparisons:
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
         rows = np.arange(len(self))[index]
         names, sides = (tuple(of[i] for i in rows) if of else () for of in (self.annotators, self.sides))
-        return Comparisons(self.pairs[index], self.preferences[index], names, sides)  # type: ignore[arg-type]
+        return Comparisons(self.pairs[index], self.preferences[index], names, sides)
 
     @property
     def keys(self) -> list[tuple[str, str]]:

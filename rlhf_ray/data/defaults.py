@@ -126,7 +126,7 @@ class _Theirs(contextlib.ContextDecorator):
         if not here.whole and here.own == _quick():
             return
         after = _State.now()
-        own = here.own if here.whole else _State(*here.own, after.device, after.errors, after.folder)
+        own = here.own if here.whole else _State(*(*here.own, after.device, after.errors, after.folder))
         own.apply(after)
         _theirs = None if own == after else after
 

@@ -74,8 +74,9 @@ class Demonstrations:
         file.parent.mkdir(parents=True, exist_ok=True)
         texts = [np.array(json.dumps(space_to_json(space))) for space in spaces]
         arrays = {name: value for name, value in vars(self).items() if value is not None}
+        arrays |= dict(zip(SPACES, texts, strict=False))
         with whole_file(file) as sink:
-            np.savez_compressed(sink, **arrays, **dict(zip(SPACES, texts, strict=False)))
+            np.savez_compressed(sink, **arrays)
 
     @staticmethod
     def load(path: Path | str) -> Demonstrations:

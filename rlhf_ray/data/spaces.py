@@ -108,7 +108,7 @@ def spaces_of(*parts: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
     """
     seen, actions = parts[0].observations, parts[0].actions
     low, high = (0, 255) if seen.dtype == np.uint8 else (-np.inf, np.inf)
-    observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)  # type: ignore[arg-type]
+    observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)
     least, most = min(part.actions.min() for part in parts), max(part.actions.max() for part in parts)
     if actions.dtype.kind in "iu" and actions.ndim == 2:
         if least < 0:
