@@ -4,8 +4,6 @@ The labelling page's buttons and keys, the events that the store keeps, what fit
 derive from `ANSWERS`: another answer is another line there, with its texts in `rlhf_ray/labelling/languages/`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -45,9 +43,7 @@ class AnswerKind:
 
     def left_preference(self, swapped: bool) -> float | None:
         """The preference for a pair's left clip, which was shown on the right if ``swapped``."""
-        if self.preference is None or not swapped:
-            return self.preference
-        return 1.0 - self.preference
+        return self.preference if self.preference is None or not swapped else 1.0 - self.preference
 
 
 ANSWERS: dict[str, AnswerKind] = {

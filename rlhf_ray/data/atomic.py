@@ -1,7 +1,5 @@
 """Atomic writes: a file, a folder or a line is written completely or not at all, and is durable when the call returns."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -81,14 +79,11 @@ def append(path: Path, data: bytes) -> None:
 def left_over(name: str) -> bool:
     """Return whether ``name`` is a temporary file of `whole_file` from a dead process on this machine."""
     match = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
-    if match is None or match.group(1) != socket.gethostname():
-        return False
-    try:
-        os.kill(int(match.group(2)), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
+    if match is not None and match[1] == socket.gethostname():
+        try:
+            os.kill(int(match[2]), 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
     return False
 
 

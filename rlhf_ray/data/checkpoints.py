@@ -1,7 +1,5 @@
 """Checkpoint folders of a run: written atomically, verified by a manifest, pruned to the newest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -44,13 +42,11 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
             write(new)
         except Exception as error:
             inner = cause(error)  # the write may run in an actor
-            if not isinstance(inner, OSError) and (
-                match := re.search(r"os error (\d+)", str(inner))
-            ):  # from safetensors
-                inner = OSError(int(match[1]), os.strerror(int(match[1])))
-            if isinstance(inner, OSError) and inner.errno is not None:
-                raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
-            raise
+            safetensors = re.search(r"os error (\d+)", str(inner))
+            number = inner.errno if isinstance(inner, OSError) else int(safetensors[1]) if safetensors else None
+            if number is None:
+                raise
+            raise OSError(number, os.strerror(number), getattr(inner, "filename", None)) from error
         add_manifest(new, unlisted)
     flush(folder.parent)  # the folder itself may be new
     for old in all_checkpoints(folder)[:-KEPT]:
@@ -60,9 +56,9 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
 
 def add_manifest(folder: Path, unlisted: str) -> None:
     """Write the manifest of a checkpoint: a hash per file, except below the subfolder ``unlisted``."""
-    files = [file for file in without_strays(folder.rglob("*")) if file.is_file()]
-    names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
-    manifest = {name: _digest(file) for name, file in names.items() if name not in (MANIFEST, SIGNATURE)}
+    files = {file.relative_to(folder): file for file in without_strays(folder.rglob("*")) if file.is_file()}
+    listed = {str(name): file for name, file in files.items() if unlisted not in name.parts}
+    manifest = {name: _digest(file) for name, file in listed.items() if name not in (MANIFEST, SIGNATURE)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
@@ -82,11 +78,8 @@ def damaged_files(checkpoint: Path) -> list[str]:
         manifest: dict[str, str] = json.loads((checkpoint / MANIFEST).read_text())
     except (OSError, ValueError):
         return [MANIFEST]
-    return [
-        name
-        for name, digest in manifest.items()
-        if not (checkpoint / name).is_file() or _digest(checkpoint / name) != digest
-    ]
+    files = {name: checkpoint / name for name in manifest}
+    return [name for name, file in files.items() if not file.is_file() or _digest(file) != manifest[name]]
 
 
 def all_checkpoints(folder: Path) -> list[Path]:

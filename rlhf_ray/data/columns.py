@@ -1,7 +1,5 @@
 """Arrays as Arrow columns, and memory-mapped columns as arrays without a copy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

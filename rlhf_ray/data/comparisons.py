@@ -94,26 +94,22 @@ class Comparisons:
     sides: tuple[Side, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.preferences.shape != (len(self.pairs),):
-            raise ValueError(
-                f"{len(self.pairs)} pairs need {len(self.pairs)} preferences; got an array of shape {self.preferences.shape}."
-            )
+        n, shape = len(self.pairs), self.preferences.shape
+        if shape != (n,):
+            raise ValueError(f"{n} pairs need {n} preferences; got an array of shape {shape}.")
         if not ((self.preferences >= 0) & (self.preferences <= 1)).all():
             raise ValueError("Preferences must be probabilities that the left fragment is better, between 0 and 1.")
-        for name in ("annotators", "sides"):
-            if len(getattr(self, name)) not in (0, len(self.pairs)):
-                raise ValueError(
-                    f"{len(self.pairs)} pairs need {len(self.pairs)} {name}, or none; got {len(getattr(self, name))}."
-                )
+        for name, given in (("annotators", self.annotators), ("sides", self.sides)):
+            if len(given) not in (0, n):
+                raise ValueError(f"{n} pairs need {n} {name}, or none; got {len(given)}.")
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
         rows = np.arange(len(self))[index]
-        annotators = tuple(self.annotators[i] for i in rows) if self.annotators else ()
-        sides = tuple(self.sides[i] for i in rows) if self.sides else ()
-        return Comparisons(self.pairs[index], self.preferences[index], annotators, sides)
+        names, sides = (tuple(of[i] for i in rows) if of else () for of in (self.annotators, self.sides))
+        return Comparisons(self.pairs[index], self.preferences[index], names, sides)
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -169,9 +165,6 @@ def numbers_of(given: object) -> FloatArray | None:
     return array.astype(np.float64) if array.dtype.kind in "biuf" else None
 
 
-SPREAD_QUANTILE = 0.95
-"""Which quantile of the distances of random pairs is their spread."""
-
 _SPREAD = 256
 """Number of returns of which all pairs are looked at."""
 
@@ -183,9 +176,9 @@ def differences(left: FloatArray, right: FloatArray, weights: FloatArray | None 
     """Return how much larger each return on the left is, exactly 0 where the two are equal but for rounding.
 
     Args:
-        left: rewards ``[n, length]``, of any float dtype.
+        left: rewards ``[n, length]`` of any float dtype.
         right: the same.
-        weights: ``[length]``: weight of each step; None for 1.
+        weights: of each step, ``[length]``; None for 1.
 
     Returns:
         ``[n]`` float64; NaN where a reward is.
@@ -213,7 +206,7 @@ def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArr
 
 def settled(rewards: FloatArray) -> FloatArray:
     """Return the returns ``[n]`` of rewards ``[n, length]`` without digits that are rounding only: equal ones are the same."""
-    returns: FloatArray = np.asarray(rewards, np.float64).sum(1)
+    returns = np.asarray(np.asarray(rewards, np.float64).sum(1))
     error = float(np.nanmax(rounding(rewards), initial=0.0))
     if not 0 < error < np.inf:
         return returns
@@ -233,7 +226,7 @@ def spread_of(returns: FloatArray) -> float:
     if len(ordered) > _SPREAD:
         ordered = ordered[((np.arange(_SPREAD) + 0.5) * len(ordered) / _SPREAD).astype(np.int64)]
     left, right = np.triu_indices(len(ordered), 1)
-    return float(np.quantile(ordered[right] - ordered[left], SPREAD_QUANTILE))
+    return float(np.quantile(ordered[right] - ordered[left], 0.95))
 
 
 def _weighed(rewards: FloatArray, weights: FloatArray | None) -> FloatArray:

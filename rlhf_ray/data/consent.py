@@ -6,8 +6,6 @@ file: a module of the same name in another folder needs consent again. A file ma
 folder is searched only for a module that may be imported from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -50,11 +48,10 @@ def allow(module: str, anywhere: bool = False) -> None:
         anywhere: whether this process may import it from elsewhere than from where it lies now, if it does: where a file says.
     """
     top = module.partition(".")[0]
-    if not re.fullmatch(_MODULE, top):
-        return
-    place = _place(top)
-    _allowed.add(top if anywhere or place is None else place)
-    _remember(top, place)
+    if re.fullmatch(_MODULE, top):
+        place = _place(top)
+        _allowed.add(top if anywhere or place is None else place)
+        _remember(top, place)
 
 
 def _remember(top: str, place: str | None) -> None:
@@ -70,9 +67,7 @@ def _remember(top: str, place: str | None) -> None:
 
 
 def take_flags(words: list[str]) -> list[str]:
-    """Return a command line without ``--allow-import MODULE`` and ``--allow-pickle FOLDER``, and allow what they name.
-
-    Allow the module of each ``module:Name``, too.
+    """Allow what ``--allow-import MODULE``, ``--allow-pickle FOLDER`` and ``module:Name`` name; return the line without the flags.
 
     Raises:
         SettingError: a flag's value is not a module name, or no folder.
@@ -87,22 +82,20 @@ def take_flags(words: list[str]) -> list[str]:
             value = next(given, "")
         if name == signed.FLAG:
             if not value or not Path(value).is_dir():
-                raise SettingError(
-                    f"{signed.FLAG} is {value!r}; name the folder of the run, checkpoint or sweep whose pickles may be opened."
-                )
+                what = "the folder of the run, checkpoint or sweep whose pickles may be opened"
+                raise SettingError(f"{name} is {value!r}; name {what}.")
             signed.trust(value)
-            continue
-        if name == FLAG:
+        elif name == FLAG:
             if not re.fullmatch(_MODULE, value):
                 raise SettingError(
-                    f"{FLAG} is {value!r}; name the Python module to import, for example {FLAG} my_envs."
+                    f"{name} is {value!r}; name the Python module to import, for example {name} my_envs."
                 )
             allow(value, anywhere=True)
-            continue
-        rest.append(word)
-        for typed in (value if equals else word).split("+"):  # parts may be joined, as in my_parts:Mine+k_center
-            if OWN.fullmatch(typed):
-                allow(module_of(typed))
+        else:
+            rest.append(word)
+            for typed in (value if equals else word).split("+"):  # parts may be joined, as in my_parts:Mine+k_center
+                if OWN.fullmatch(typed):
+                    allow(module_of(typed))
     return rest
 
 
@@ -136,9 +129,8 @@ def check(names: Iterable[str], source: Path, found: object = ()) -> None:
             )
         if place is not None:
             needed.add(_folder_of(place, top))
-    for folder in reversed(theirs):  # the first one stays first
-        if folder in needed:
-            look_in(folder)
+    for folder in reversed([folder for folder in theirs if folder in needed]):  # the first one stays first
+        look_in(folder)
 
 
 def _place(top: str, first: Sequence[str] = ()) -> str | None:
@@ -146,8 +138,7 @@ def _place(top: str, first: Sequence[str] = ()) -> str | None:
 
     The folder that is searched is resolved; a link in it is a file there, not the one that it leads to.
     """
-    spec = PathFinder.find_spec(top, [*first, *folders(), *sys.path])
-    if spec is None:
+    if (spec := PathFinder.find_spec(top, [*first, *folders(), *sys.path])) is None:
         return None
     place = Path(spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
     folder = _folder_of(place, top)

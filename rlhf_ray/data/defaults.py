@@ -30,12 +30,14 @@ PLAIN_ERRORS: Any = {"divide": "warn", "over": "warn", "under": "ignore", "inval
 PLAIN_DEVICE = "cpu"
 
 
+def _torch() -> Any:
+    """Torch if it is imported, which takes a second; until then, its defaults are its own."""
+    return sys.modules.get("torch")
+
+
 @dataclass(frozen=True)
 class _State:
-    """Defaults; torch's are its own while it isn't imported, which takes a second.
-
-    ``dtype`` is None for float32.
-    """
+    """Defaults. ``dtype`` is None for float32."""
 
     dtype: Any
     gradients: bool
@@ -46,15 +48,13 @@ class _State:
 
     @staticmethod
     def now() -> _State:
-        torch: Any = sys.modules.get("torch")
+        torch, numpy = _torch(), sys.modules.get("numpy")
         device = PLAIN_DEVICE if torch is None else str(torch.get_default_device())
-        numpy: Any = sys.modules.get("numpy")
-        errors = PLAIN_ERRORS if numpy is None else numpy.geterr()
-        return _State(*_quick(torch), device, errors, os.getcwd())
+        return _State(*_quick(), device, PLAIN_ERRORS if numpy is None else numpy.geterr(), os.getcwd())
 
     def apply(self, before: _State) -> None:
         """Set what differs from ``before``, the state of now."""
-        torch: Any = sys.modules.get("torch")  # if it is not there, its defaults don't differ
+        torch = _torch()
         if self.dtype is not before.dtype:
             torch.set_default_dtype(self.dtype or torch.float32)
         if self.gradients != before.gradients:
@@ -84,15 +84,12 @@ _theirs: _State | None = None
 """What environments have set; None if that is what everything else has."""
 
 
-def _quick(torch: Any) -> tuple[Any, bool, bool]:
-    if torch is None:
+def _quick() -> tuple[Any, bool, bool]:
+    """What takes no time to read: dtype, gradients, deterministic."""
+    if (torch := _torch()) is None:
         return None, True, False
-    dtype = torch.get_default_dtype()
-    return (
-        None if dtype is torch.float32 else dtype,
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
+    dtype = None if (dtype := torch.get_default_dtype()) is torch.float32 else dtype
+    return dtype, torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
 
 
 class _Theirs(contextlib.ContextDecorator):
@@ -111,7 +108,7 @@ class _Theirs(contextlib.ContextDecorator):
         if here.depth > 1:
             return
         here.filters, here.whole = list(warnings.filters), self.whole or _theirs is not None
-        here.own = _State.now() if here.whole else _quick(sys.modules.get("torch"))
+        here.own = _State.now() if here.whole else _quick()
         here.others = _others() if self.whole else None
         if _theirs is not None:
             _theirs.apply(here.own)
@@ -126,13 +123,10 @@ class _Theirs(contextlib.ContextDecorator):
             _tolerate_warnings(here.filters)
         if here.others is not None:
             _restore(*here.others)
-        if not here.whole and here.own == _quick(sys.modules.get("torch")):
+        if not here.whole and here.own == _quick():
             return
         after = _State.now()
-        own = here.own
-        if not here.whole:
-            dtype, gradients, deterministic = own
-            own = replace(after, dtype=dtype, gradients=gradients, deterministic=deterministic)
+        own = here.own if here.whole else _State(*(*here.own, after.device, after.errors, after.folder))
         own.apply(after)
         _theirs = None if own == after else after
 
@@ -171,17 +165,15 @@ def _tolerate_warnings(before: list[Any]) -> None:
         warnings.filters[:] = kept  # type: ignore[index]
 
 
-def _others() -> tuple[int | None, dict[Any, Any] | None]:
-    torch: Any = sys.modules.get("torch")
+def _others() -> tuple[int | None, dict[Any, Any]]:
     main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else None
-    return torch and torch.get_num_threads(), handlers
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    return (torch := _torch()) and torch.get_num_threads(), handlers
 
 
-def _restore(threads: int | None, handlers: dict[Any, Any] | None) -> None:
-    torch: Any = sys.modules.get("torch")
-    if threads not in (None, torch and torch.get_num_threads()):
+def _restore(threads: int | None, handlers: dict[Any, Any]) -> None:
+    if threads not in (None, (torch := _torch()) and torch.get_num_threads()):
         torch.set_num_threads(threads)
-    for number, handler in (handlers or {}).items():
+    for number, handler in handlers.items():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)

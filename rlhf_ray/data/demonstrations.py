@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,10 @@ class Demonstrations:
     """``n`` steps of complete episodes in order. Optional arrays are None if not recorded.
 
     Attributes:
-        observations: ``[n, *observation_shape]``: before each step.
+        observations, next_observations: ``[n, *observation_shape]``: before and after each step.
         actions: ``[n, *action_shape]``, as given to the environment.
-        next_observations: ``[n, *observation_shape]``: after each step.
-        rewards: ``[n]``: the true rewards.
-        terminals: ``[n]`` bool: whether the step terminated the episode.
-        timeouts: ``[n]`` bool: whether the episode was truncated after the step.
-
-    Rewards and flags may also be ``[n, 1]``.
+        rewards: ``[n]`` or ``[n, 1]``: the true rewards.
+        terminals, timeouts: ``[n]`` or ``[n, 1]`` bool: whether the step terminated the episode; whether it was truncated after it.
 
     Raises:
         ValueError: the arrays differ in length, are empty, or are no numbers; an array and its shape are named.
@@ -76,10 +72,9 @@ class Demonstrations:
         """Write the demonstrations to the ``.npz`` file ``file``, with the environment's observation and action space, if known."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
+        texts = [np.array(json.dumps(space_to_json(space))) for space in spaces]
         arrays = {name: value for name, value in vars(self).items() if value is not None}
-        arrays |= {
-            name: np.array(json.dumps(space_to_json(space))) for name, space in zip(SPACES, spaces, strict=False)
-        }
+        arrays |= dict(zip(SPACES, texts, strict=False))
         with whole_file(file) as sink:
             np.savez_compressed(sink, **arrays)
 
@@ -168,7 +163,12 @@ class Demonstrations:
         )
         rewards = np.full(len(self), np.nan) if self.rewards is None else self.rewards.astype(np.float64)
         ended = terminals | timeouts
-        if (cut := self._cut() & ~ended[:-1]).any():
+        cut = np.zeros(len(self) - 1, bool)
+        if self.next_observations is not None:
+            after, before = self.next_observations[:-1], self.observations[1:]
+            coarse = min(after.dtype, before.dtype, key=lambda dtype: dtype.itemsize)
+            cut = (after.astype(coarse) != before.astype(coarse)).reshape(len(after), -1).any(1) & ~ended[:-1]
+        if cut.any():
             logger.warning(
                 "After %d of %d steps, the next row does not have the next observation: cutting there. Each piece counts as an "
                 "episode. Mark ends in timeouts, and keep the order of steps.",
@@ -191,23 +191,15 @@ class Demonstrations:
                 pieces.append(RecordedEpisode(piece, truncated))
         return pieces
 
-    def _cut(self) -> BoolArray:
-        """Whether a step's next observation is another than that of the row after it, ``[n - 1]``."""
-        if self.next_observations is None:
-            return np.zeros(len(self) - 1, bool)
-        after, before = self.next_observations[:-1], self.observations[1:]
-        coarse = min(after.dtype, before.dtype, key=lambda dtype: dtype.itemsize)
-        return np.asarray((after.astype(coarse) != before.astype(coarse)).reshape(len(after), -1).any(1))
-
 
 def _open(path: Path | str) -> Any:
     """Open an ``.npz`` as numpy does, without unpickling, or HDF5. Of other files, numpy would advise to unpickle them."""
     with open(path, "rb") as content:
         hdf5, zipped = content.read(8) == b"\x89HDF\r\n\x1a\n", zipfile.is_zipfile(content)
-    if not hdf5:
-        if not zipped:
-            raise ValueError("it is no .npz file")
+    if zipped and not hdf5:
         return np.load(path, allow_pickle=False)
+    if not hdf5:
+        raise ValueError("it is no .npz file")
     try:
         import h5py
     except ImportError:
@@ -224,7 +216,7 @@ def spaces_of_file(path: Path) -> tuple[gym.Space[Any] | None, gym.Space[Any] | 
     if not zipfile.is_zipfile(path):
         return None, None
     with np.load(path, allow_pickle=False) as arrays:
-        texts: Mapping[str, str] = {name: str(arrays[name]) for name in SPACES if name in arrays}
+        texts = {name: str(arrays[name]) for name in SPACES if name in arrays}
     try:
         seen, taken = (space_from_json(json.loads(texts[name])) if texts else None for name in SPACES)
     except (ValueError, TypeError, KeyError) as error:

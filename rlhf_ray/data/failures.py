@@ -1,7 +1,5 @@
 """Failure messages: one line that a user can act on, or the full traceback in debug mode."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -24,7 +22,6 @@ _FULL = {
 }
 _SAYS_IT = SettingError | Fault | CallbackError
 """Errors whose message needs no addition."""
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def debugging() -> bool:
@@ -37,16 +34,20 @@ def cause(error: BaseException) -> BaseException:
     queue, seen = [error], set[int]()
     while queue:
         one = queue.pop(0)
-        wrapped = getattr(one, "cause", None)  # set by Ray
-        if not isinstance(wrapped, BaseException):
-            wrapped = None
+        wrapped = _wrapped(one)
         if wrapped is None and isinstance(one, _SAYS_IT):
             return one
         seen.add(id(one))
         queue += [each for each in (wrapped, one.__cause__) if each is not None and id(each) not in seen]
-    while isinstance(inner := getattr(error, "cause", None), BaseException):
+    while (inner := _wrapped(error)) is not None:
         error = inner
     return error
+
+
+def _wrapped(error: BaseException) -> BaseException | None:
+    """The error of another process, which Ray wraps."""
+    inner = getattr(error, "cause", None)
+    return inner if isinstance(inner, BaseException) else None
 
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (\S+)', re.MULTILINE)
@@ -62,10 +63,10 @@ def in_code_of_a_user(error: BaseException) -> str:
     text = ""
     one: BaseException | None = error
     while one is not None:  # inwards: the text of Ray's wrapper is the traceback of the other process
-        wrapped = getattr(one, "cause", None)
-        trace = str(one) if isinstance(wrapped, BaseException) else "".join(traceback.format_tb(one.__traceback__))
+        wrapped = _wrapped(one)
+        trace = str(one) if wrapped is not None else "".join(traceback.format_tb(one.__traceback__))
         text = trace if _FRAME.search(trace) else text
-        one = wrapped if isinstance(wrapped, BaseException) else one.__cause__
+        one = wrapped or one.__cause__
     frames = [frame for frame in _FRAME.findall(text) if not frame[0].startswith(_LIBRARIES)]
     ours = [frame[0].startswith(_OURS) for frame in frames]
     if all(ours):
@@ -92,9 +93,10 @@ def explain(error: BaseException) -> str:
         if error.errno in _FULL:
             remedy = f"Please {_FULL[error.errno]} there and repeat the command"
             return f"{what} {remedy}; a training run continues with `rlhf-ray train --resume RUN`."
-        if error.errno in _FORBIDDEN:
-            return f"{what} Make it writable, or choose another location (for example with --run-dir)."
-        return what
+        forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        return (
+            f"{what} Make it writable, or choose another location (for example with --run-dir)." if forbidden else what
+        )
     message = _said(error)
     if where_raised:
         return f"{where_raised}, raised {message}. --debug shows the full traceback."
@@ -125,19 +127,14 @@ def blaming(parts: Mapping[str, str]) -> Iterator[None]:
         where = "" if isinstance(error, _SAYS_IT) or not own else in_code_of_a_user(error)
         if not where:
             raise
-        names = [name for name in own if name.partition("(")[0] in _names_at_work(error)] or list(own)
+        through = set()  # the functions, and the classes of the objects, whose code the error went through
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            kinds = type(frame.f_locals["self"]).__mro__ if "self" in frame.f_locals else ()
+            through |= {f"{kind.__module__}:{kind.__qualname__}" for kind in kinds}
+            through.add(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
+        names = [name for name in own if name.partition("(")[0] in through] or list(own)
         blamed = " or ".join(f"{own[name]} is {str(name)!r}" for name in names)
         raise PartError(f"{blamed}, and it raised {_said(error)} ({where}).") from error
-
-
-def _names_at_work(error: BaseException) -> set[str]:
-    """Return the functions, and the classes of the objects, whose code the error went through, as ``module:Name``."""
-    names = set()
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        kinds = type(frame.f_locals["self"]).__mro__ if "self" in frame.f_locals else ()
-        names |= {f"{kind.__module__}:{kind.__qualname__}" for kind in kinds}
-        names.add(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
-    return names
 
 
 @contextmanager

@@ -4,9 +4,8 @@ Each function returns `Comparisons`. Commit them to a store under a name of thei
 fitted, weighed, withdrawn and exported like answers to questions.
 """
 
-from __future__ import annotations
-
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +37,10 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
     """
     fragments, ratings = _once(fragments, _scores(fragments, ratings, "ratings"))
     n = len(fragments)
-    index = np.array(list(itertools.combinations(range(n), 2)) if n <= 64 else _some_pairs(n, rng), np.int64)
-    index = rng.permutation(index)[: PAIRS_PER_RATING * n]
+    places: set[Any] = set(itertools.combinations(range(n), 2)) if n <= 64 else set()
+    for _ in range(0 if n <= 64 else PAIRS_PER_RATING * n):
+        places.add(tuple(sorted(rng.choice(n, size=2, replace=False).tolist())))
+    index = rng.permutation(np.array(sorted(places), np.int64))[: PAIRS_PER_RATING * n]
     return _by_score(fragments, index, ratings)
 
 
@@ -82,33 +83,21 @@ def from_demonstrations(
     Raises:
         SettingError: all of the other behaviour are demonstrations.
     """
-    demonstrations, others = demonstrations[_first(demonstrations.ids())], others[_first(others.ids())]
-    shown_too = np.isin(others.ids(), demonstrations.ids())
-    if shown_too.all():
+    demonstrations, others = (of[np.sort(np.unique(of.ids(), return_index=True)[1])] for of in (demonstrations, others))
+    others = others[~np.isin(others.ids(), demonstrations.ids())]
+    if not len(others):
         raise SettingError(
             "All fragments of the other behaviour are demonstrations, too: compare with behaviour that is worse, such as a random "
             "policy's."
         )
-    others = others[~shown_too]
-    places = rng.choice(
-        len(demonstrations) * len(others), size=min(count, len(demonstrations) * len(others)), replace=False
-    )
+    possible = len(demonstrations) * len(others)
+    places = rng.choice(possible, size=min(count, possible), replace=False)
     shown, other = np.divmod(places, len(others))
     swapped = rng.random(len(places)) < 0.5
     other = other + len(demonstrations)
     index = np.stack([np.where(swapped, other, shown), np.where(swapped, shown, other)], 1)
     pairs = Pairs.of(Fragments.concatenate([demonstrations, others]), index)
     return Comparisons(pairs, (~swapped).astype(np.float32))
-
-
-def _some_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    drawn = {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
-    return sorted(drawn)
-
-
-def _first(ids: list[str]) -> IntArray:
-    """Return where each different id occurs first, ascending."""
-    return np.sort(np.unique(ids, return_index=True)[1])
 
 
 def _once(fragments: Fragments, scores: FloatArray) -> tuple[Fragments, FloatArray]:
@@ -125,15 +114,14 @@ def _once(fragments: Fragments, scores: FloatArray) -> tuple[Fragments, FloatArr
 
 def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
     """Return ratings or ranks as float64, ``[n]``: a finite number for each of at least two fragments."""
-    numbers = numbers_of(given)
+    numbers, n = numbers_of(given), len(fragments)
     got = "something else" if numbers is None else f"an array of shape {numbers.shape}"
-    if numbers is not None and numbers.shape == (len(fragments),) and not np.isfinite(numbers).all():
-        got = f"NaN or infinity for {int((~np.isfinite(numbers)).sum())} of them"
-    elif numbers is not None and numbers.shape == (len(fragments),) and len(fragments) >= 2:
-        return numbers
-    raise SettingError(
-        f"{len(fragments)} fragments need one number each as {what}, at least 2 and all finite; got {got}."
-    )
+    if numbers is not None and numbers.shape == (n,):
+        odd = int((~np.isfinite(numbers)).sum())
+        if not odd and n >= 2:
+            return numbers
+        got = f"NaN or infinity for {odd} of them" if odd else got
+    raise SettingError(f"{n} fragments need one number each as {what}, at least 2 and all finite; got {got}.")
 
 
 def _by_score(fragments: Fragments, index: IntArray, scores: FloatArray) -> Comparisons:

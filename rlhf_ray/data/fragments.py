@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 
 RANDOM_POLICY = -1
 """Policy version of fragments from uniformly random actions."""
-
-HASHED_BYTES = 1 << 20
-"""Bytes that `Fragments.ids` lays side by side: of many small fragments at once, or of a few large ones."""
-
-GATHERED_BYTES = 1 << 10
-"""Size of a step from which on `cut_fragments` copies each window by itself; smaller ones are gathered by index."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,8 @@ class Fragments:
         ValueError: the shapes don't match.
     """
 
-    observations: npt.NDArray[np.generic]
-    actions: npt.NDArray[np.generic]
+    observations: Array
+    actions: Array
     rewards: FloatArray
     terminated: BoolArray
     starts: IntArray
@@ -102,16 +95,9 @@ class Fragments:
 
         The hash covers observations, actions and termination. It excludes true rewards, which not every source provides.
         """
-        if not len(self):
-            return []
-        columns = [array.reshape(len(self), -1) for array in (self.observations, self.actions, self.terminated)]
-        size = sum(column.shape[1] * column.itemsize for column in columns)
-        hashes: list[str] = []
-        for start in range(0, len(self), at_once := max(1, HASHED_BYTES // size)):
-            parts = [np.ascontiguousarray(column[start : start + at_once]).view(np.uint8) for column in columns]
-            rows = np.concatenate(parts, axis=1).reshape(-1).data
-            hashes += [hashlib.sha256(rows[at : at + size]).hexdigest() for at in range(0, len(rows), size)]
-        return hashes
+        columns = [np.ascontiguousarray(array) for array in (self.observations, self.actions, self.terminated)]
+        rows = zip(*columns, strict=True)
+        return [hashlib.sha256(b"".join(part.tobytes() for part in row)).hexdigest() for row in rows]
 
     @staticmethod
     def concatenate(batches: Sequence[Fragments]) -> Fragments:
@@ -140,12 +126,12 @@ class Trajectory:
         ValueError: the lengths don't fit.
     """
 
-    observations: npt.NDArray[np.generic]
-    actions: npt.NDArray[np.generic]
+    observations: Array
+    actions: Array
     rewards: FloatArray
     terminated: bool
     start: int = 0
-    frames: Sequence[npt.NDArray[np.generic] | None] = ()
+    frames: Sequence[Array | None] = ()
 
     def __post_init__(self) -> None:
         if len(self.observations) != len(self.actions) + 1 or len(self.rewards) != len(self.actions):
@@ -197,23 +183,18 @@ def cut_fragments(
         chosen = np.concatenate([chosen_starts, np.delete(np.arange(total), chosen_starts)[chosen]])
     which = np.searchsorted(first_window, chosen, side="right") - 1
     offsets = chosen - first_window[which]
-    ends = np.array([t.terminated for t in trajectories])[which] & (offsets == windows[which] - 1)
+    places = list(zip(which.tolist(), offsets.tolist(), strict=True))
+
+    def windows_of(name: str, rows: int) -> Array:
+        arrays = [getattr(trajectory, name) for trajectory in trajectories]
+        taken = np.concatenate([arrays[number][first : first + rows] for number, first in places])
+        return taken.reshape(len(places), rows, *taken.shape[1:])
+
     return Fragments(
-        observations=_windows([t.observations for t in trajectories], which, offsets, length + 1),
-        actions=_windows([t.actions for t in trajectories], which, offsets, length),
-        rewards=_windows([t.rewards for t in trajectories], which, offsets, length).astype(np.float64),
-        terminated=ends,
+        observations=windows_of("observations", length + 1),
+        actions=windows_of("actions", length),
+        rewards=windows_of("rewards", length).astype(np.float64),
+        terminated=np.array([t.terminated for t in trajectories])[which] & (offsets == windows[which] - 1),
         starts=np.array([t.start for t in trajectories], dtype=np.int64)[which] + offsets,
         policy_versions=np.full(len(which), policy_version, dtype=np.int64),
     )
-
-
-def _windows(
-    arrays: Sequence[npt.NDArray[np.generic]], which: IntArray, offsets: IntArray, length: int
-) -> npt.NDArray[np.generic]:
-    """Return ``length`` rows of each of the arrays ``which [n]`` from ``offsets [n]`` on: ``[n, length, …]``, copied."""
-    if arrays[0].itemsize * int(np.prod(arrays[0].shape[1:])) >= GATHERED_BYTES:
-        return np.stack([arrays[i][o : o + length] for i, o in zip(which.tolist(), offsets.tolist(), strict=True)])
-    firsts = np.cumsum([0, *(len(array) for array in arrays[:-1])])
-    windows = np.lib.stride_tricks.sliding_window_view(np.concatenate(arrays), length, axis=0)
-    return np.ascontiguousarray(np.moveaxis(windows, -1, 1)[firsts[which] + offsets])

@@ -6,8 +6,6 @@ installed package defines by its name and the package's version. What can't be i
 new identity each time, so that nothing made from it is kept.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import site
@@ -103,7 +101,10 @@ class _Walk:
             self.put(value.co_code, value.co_flags, value.co_argcount, getattr(value, "co_exceptiontable", b""))
             self.add((value.co_names, value.co_consts, value.co_freevars))
         elif isinstance(value, type):
-            self._class(value)
+            self._name(value.__module__ if installed(value.__module__) else "", value.__qualname__)
+            if not installed(value.__module__):
+                self.add(value.__bases__)
+                self.add({name: part for name, part in sorted(vars(value).items()) if name not in NO_CODE})
         elif isinstance(value, types.ModuleType):
             self._name(value.__name__, "module")
             file = _own_file(value)
@@ -138,18 +139,11 @@ class _Walk:
             self._name(function.__module__, function.__qualname__)
         else:
             self.add(function.__code__)
-            names = _names(function.__code__)
             known = function.__globals__
-            self.add({name: known[name] for name in sorted(names & known.keys())})
+            self.add({name: known[name] for name in sorted(_names(function.__code__) & known.keys())})
         cells = function.__closure__ or ()
         self.add((function.__defaults__, function.__kwdefaults__, tuple(map(_content, cells))))
         self.add({name: part for name, part in vars(function).items() if name != "__wrapped__"})
-
-    def _class(self, kind: type) -> None:
-        self._name(kind.__module__ if installed(kind.__module__) else "", kind.__qualname__)
-        if not installed(kind.__module__):
-            self.add(kind.__bases__)
-            self.add({name: part for name, part in sorted(vars(kind).items()) if name not in NO_CODE})
 
     def _name(self, module: str, name: str) -> None:
         version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
@@ -186,20 +180,15 @@ def _names(code: types.CodeType) -> set[str]:
 def _own_file(module: Any) -> Path | None:
     """Return the file of a module of a user's own; None for installed modules and those without a file."""
     file = getattr(module, "__file__", None)
-    return Path(file) if isinstance(file, str) and not _in_packages(file) else None
+    return Path(file) if isinstance(file, str) and not file.startswith(_packages()) else None
 
 
 def installed(module: str | None) -> bool:
     """Return whether a module is Python's, an installed package's or ours."""
     loaded = sys.modules.get(module or "")
-    file = getattr(loaded, "__file__", None)
-    if isinstance(file, str):
-        return _in_packages(file)
+    if isinstance(file := getattr(loaded, "__file__", None), str):
+        return file.startswith(_packages())
     return getattr(getattr(loaded, "__spec__", None), "origin", None) in ("built-in", "frozen")
-
-
-def _in_packages(file: str) -> bool:
-    return file.startswith(_packages())
 
 
 @cache
@@ -218,15 +207,11 @@ def _beside(file: Path, content: bytes) -> list[Path]:
     if file.suffix != ".py":
         return []
     try:
-        tree = ast.parse(content)
+        nodes = list(ast.walk(ast.parse(content)))
     except (SyntaxError, ValueError):
         return []
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {".".join(filter(None, (node.module, alias.name))) for alias in node.names}
+    imports = [(getattr(node, "module", None), node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {".".join(filter(None, (module, alias.name))) for module, node in imports for alias in node.names}
     roots = [file.parent]
     while (roots[-1] / "__init__.py").exists():
         roots.append(roots[-1].parent)

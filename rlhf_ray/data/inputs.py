@@ -5,8 +5,6 @@ model returns a number for them too, and the number is wrong. What can't come fr
 it did not, is logged once.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -49,22 +47,23 @@ def check_recorded(
     Raises:
         SettingError: shapes differ; values are NaN or infinite, no numbers of the spaces' types, or on another scale.
     """
-    shapes = observations.shape[axes:], actions.shape[axes:]
-    if shapes != (spaces[0].shape, spaces[1].shape):
+    seen, acted, (space_seen, space) = observations.shape[axes:], actions.shape[axes:], spaces
+    if (seen, acted) != (space_seen.shape, space.shape):
         raise SettingError(
-            f"{what} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment has "
-            f"{one_line(spaces[0])} and {one_line(spaces[1])}. {shape_remedy(shapes[0], spaces[0].shape)}"
+            f"{what} have observations of shape {seen} and actions of shape {acted}; the environment has "
+            f"{one_line(space_seen)} and {one_line(space)}. {shape_remedy(seen, space_seen.shape)}"
         )
-    check_observations(observations, spaces[0], what, axes=axes, own=own)
-    space = spaces[1]
+    check_observations(observations, space_seen, what, axes=axes, own=own)
     _check_finite(actions, f"{what} have actions")
     check_choices(actions, space, what)
     if isinstance(space, gym.spaces.MultiBinary) and actions.size and not np.isin(actions, (0, 1)).all():
         raise SettingError(
             f"{what} have actions from {actions.min()} to {actions.max()}; the environment's are 0 or 1, {space}."
         )
-    if isinstance(space, gym.spaces.Box) and actions.size and (found := _outside(actions, space, axes)) is not None:
-        _say(what, "actions", f"actions outside of their bounds in {found[0]:.2g} of the steps: {found[1]}.")
+    if isinstance(space, gym.spaces.Box) and actions.size:
+        share, place = _outside(actions, space, axes)
+        if share:
+            _say(what, "actions", f"actions outside of their bounds in {share:.2g} of the steps: {place}.")
 
 
 def check_observations(values: Array, space: gym.Space[Any], what: str, *, axes: int = 1, own: bool = False) -> None:
@@ -132,13 +131,13 @@ def in_type(values: Array, space: gym.Space[Any]) -> Array:
 
 
 def _check_scale(values: Array, space: gym.spaces.Box, what: str, axes: int, own: bool) -> None:
-    if (found := _outside(values, space, axes)) is not None:
-        share, place = found
-        if share > 0.5 and not own:
-            raise SettingError(
-                f"{what} have observations on another scale: {place}, in {share:.0%} of the steps. Give them in the environment's "
-                "units."
-            )
+    share, place = _outside(values, space, axes)
+    if share > 0.5 and not own:
+        raise SettingError(
+            f"{what} have observations on another scale: {place}, in {share:.0%} of the steps. Give them in the environment's "
+            "units."
+        )
+    if share:
         said = f"observations outside of their bounds in {share:.2g} of the steps: {place}. Check their units."
         _say(what, "bounds", said)
     if len(space.shape) == 3 and bool((space.high == BYTE).all()) and values.max() <= 1:
@@ -151,8 +150,8 @@ def _check_scale(values: Array, space: gym.spaces.Box, what: str, axes: int, own
         _say(what, "black", f"{said}.")
 
 
-def _outside(values: Array, space: gym.spaces.Box, axes: int) -> tuple[float, str] | None:
-    """Return the largest share of steps in which one number is outside of its bounds, and that number in words; None: no step."""
+def _outside(values: Array, space: gym.spaces.Box, axes: int) -> tuple[float, str]:
+    """Return the largest share of steps in which one number is outside of its bounds, and that number in words."""
     rows = values.reshape(-1, *values.shape[axes:])
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     low, high = (
@@ -161,7 +160,7 @@ def _outside(values: Array, space: gym.spaces.Box, axes: int) -> tuple[float, st
     )
     least, most = rows.min(0), rows.max(0)
     if not ((least < low) | (most > high)).any():
-        return None
+        return 0.0, ""
     share = np.mean((rows < low) | (rows > high), 0)
     at = np.unravel_index(int(share.argmax()), share.shape)
     place = ", ".join(map(str, map(int, at)))

@@ -24,7 +24,6 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rlhf_ray.data.errors import SettingError
@@ -66,31 +65,22 @@ class Lock:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._file = beside if os.access(target.parent, os.W_OK) or not target.is_dir() else inside
             if target.is_dir():
-                self._take_folder(target, beside, inside)
+                with contextlib.suppress(OSError):  # its file system can't lock a folder
+                    self._held.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY))
+                    self._lock(beside, inside)
             while not self._take_file():
                 pass
-        except OSError as error:
+        except (OSError, SettingError) as error:
             self._close()
-            raise type(error)(error.errno, error.strerror, str(path)) from error
-        except SettingError:
-            self._close()
+            if isinstance(error, OSError):
+                raise type(error)(error.errno, error.strerror, str(path)) from error
             raise
         _open.add(self)
-        about = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": time.time(),
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        }
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        about["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with contextlib.suppress(OSError):  # the file is another user's
             os.truncate(self._held[-1], 0)
             os.pwrite(self._held[-1], f"{json.dumps(about)}\n".encode(), 0)
-
-    def _take_folder(self, target: Path, *files: Path) -> None:
-        """Lock the folder itself, where its file system can. One of ``files`` may say who else has it."""
-        with contextlib.suppress(OSError):
-            self._held.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY))
-            self._lock(*files)
 
     def _take_file(self) -> bool:
         """Lock the file; return whether it is still there: its holder may have just released it."""
@@ -101,11 +91,8 @@ class Lock:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                logger.warning(
-                    "The file system of %s has no locks (%s): let no other process write there.",
-                    self._path,
-                    error.strerror,
-                )
+                said = "The file system of %s has no locks (%s): let no other process write there."
+                logger.warning(said, self._path, error.strerror)
                 return True
         except OSError as error:
             if not os.path.lexists(self._file):
@@ -151,9 +138,7 @@ class Lock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __del__(self) -> None:
@@ -185,38 +170,28 @@ def _opened(file: Path) -> int:
                 return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
             continue
         about = os.fstat(descriptor)
-        if (
-            stat.S_ISREG(about.st_mode)
-            and about.st_nlink <= 1
-            and os.pread(descriptor, len(_BEGIN), 0) in (b"", _BEGIN)
-        ):
+        alone = stat.S_ISREG(about.st_mode) and about.st_nlink <= 1
+        if alone and os.pread(descriptor, len(_BEGIN), 0) in (b"", _BEGIN):
             return descriptor
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "it is something else", str(file))
-
-
-def _read(file: Path) -> bytes:
-    descriptor = os.open(file, os.O_RDONLY | _FLAGS)
-    try:
-        return os.read(descriptor, 2**22)
-    finally:
-        os.close(descriptor)
 
 
 def _holder(*files: Path) -> str:
     """Describe who holds the lock, and how to end it, from the first of ``files`` that names a living process."""
     for file in files:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            about = json.loads(_read(file))
+            with os.fdopen(os.open(file, os.O_RDONLY | _FLAGS), "rb") as content:
+                about = json.loads(content.read(2**22))
             pid, host, since, command = int(about["pid"]), about["host"], float(about["since"]), about["command"]
-            minutes = max(0.0, time.time() - since) / 60
             if here := host == socket.gethostname():
                 with contextlib.suppress(PermissionError):  # another user's
                     os.kill(pid, 0)
-            age = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
-            age = f"{60 * minutes:.0f} s" if minutes < 2 else age
+            seconds = max(0.0, time.time() - since)
+            size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 5400 else (3600, "h")
             stop = f"`kill {pid}`" if here else f"`kill {pid}` on {host}"
-            return f"process {pid} on {host}, for {age} (`{command}`): wait until it ends, stop it with {stop}"
+            who = f"process {pid} on {host}, for {seconds / size:.0f} {unit} (`{command}`)"
+            return f"{who}: wait until it ends, stop it with {stop}"
     return "another process: wait until it ends"  # which has just taken it, can't write who it is, or is of a renamed folder
 
 

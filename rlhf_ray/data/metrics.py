@@ -4,8 +4,6 @@ Code that computes a metric adds it to the results by name. Everything that show
 Prometheus gauges and help texts, TensorBoard descriptions, terminal bars and the report.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -20,9 +18,9 @@ class Metric:
     """The declaration of a number that a run reports after an iteration.
 
     Attributes:
-        name: name in ``metrics.jsonl`` and everywhere else; for a metric with a tag, see `metric_of`.
-        help: description.
-        unit: unit; empty for a count.
+        name: in ``metrics.jsonl`` and everywhere else; with a tag, see `metric_of`.
+        help: what it is.
+        unit: empty for a count.
         kind: int for whole numbers, else float.
         tag: what the metric has one value per; empty for a single value.
         whole: with a tag: whether there is one value for all too, under the name alone.

@@ -1,7 +1,5 @@
 """Import of users' own modules, from the same folders in all processes of a run."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

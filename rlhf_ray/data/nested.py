@@ -1,7 +1,5 @@
 """Nested values with arrays, saved as JSON and .npz. No pickle."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

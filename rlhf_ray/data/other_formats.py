@@ -10,8 +10,6 @@ A Minari data set is the folder ``data`` of ``~/.minari/datasets/ID`` with a ``m
 Minari's own storage classes (the extra ``minari``) read and write the arrays (HDF5, Arrow or Parquet).
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re
@@ -25,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.errors import SettingError
@@ -84,9 +82,7 @@ def episode(
     Whether it was terminated or truncated is one flag; or ``[steps]`` of them, of which the last counts. At least one step.
     """
     seen, acted = numbers(observations, "observations"), actions(acts)
-    given: FloatArray = (
-        np.full(len(acted), np.nan) if rewards is None else column(rewards, "rewards").astype(np.float64)
-    )
+    given = np.full(len(acted), np.nan) if rewards is None else column(rewards, "rewards").astype(np.float64)
     if len(seen) != len(acted) + 1 or len(given) != len(acted) or not len(acted):
         raise ValueError(
             f"episode {number} has {len(seen)} observations, {len(acted)} actions and {len(given)} rewards; a whole one has one "
@@ -104,12 +100,10 @@ def episode(
 def check_alike(trajectories: Sequence[Trajectory]) -> None:
     """Check that episodes are of one environment, as far as their shapes say."""
     for name in ("observations", "actions"):
-        shapes = [getattr(trajectory, name).shape[1:] for trajectory in trajectories]
-        for number, shape in enumerate(shapes):
-            if shape != shapes[0]:
-                raise ValueError(
-                    f"episode {number} has {name} of shape {list(shape)}, and episode 0 of shape {list(shapes[0])}"
-                )
+        first, *others = ([*getattr(trajectory, name).shape[1:]] for trajectory in trajectories)
+        for number, shape in enumerate(others, 1):
+            if shape != first:
+                raise ValueError(f"episode {number} has {name} of shape {shape}, and episode 0 of shape {first}")
 
 
 def unreadable(path: Path | str, error: Exception) -> SettingError:
@@ -151,15 +145,10 @@ def write_imitation(trajectories: Iterable[Trajectory], folder: Path | str) -> N
     with whole_folder(Path(folder)) as new:
         writer = None
         with pa.OSFile(str(new / name), "wb") as sink:
-            for trajectory in trajectories:  # one at a time: the lists need no second copy of all of them
-                columns = {
-                    "obs": to_lists(trajectory.observations[None]),
-                    "acts": to_lists(trajectory.actions[None]),
-                    "infos": pa.array([["{}"] * len(trajectory)]),
-                    "terminal": pa.array([trajectory.terminated]),
-                    "rews": to_lists(np.asarray(trajectory.rewards)[None]),
-                }
-                batch = pa.record_batch(columns)
+            for of in trajectories:  # one at a time: the lists need no second copy of all of them
+                columns = {"obs": to_lists(of.observations[None]), "acts": to_lists(of.actions[None])}
+                columns |= {"infos": pa.array([["{}"] * len(of)]), "terminal": pa.array([of.terminated])}
+                batch = pa.record_batch(columns | {"rews": to_lists(np.asarray(of.rewards)[None])})
                 writer = writer or pa.ipc.new_stream(sink, batch.schema)
                 writer.write_batch(batch)
             if writer is not None:
@@ -208,8 +197,7 @@ class MinariFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        storage_class = _storage_class(f"{path} is a Minari data set")
-        data = minari_data(self.path)
+        storage_class, data = _storage_class(f"{path} is a Minari data set"), minari_data(self.path)
         if data is None:
             raise SettingError(f"{path} is no Minari data set (no {METADATA}).")
         try:
@@ -227,15 +215,12 @@ class MinariFolder:
         self._see: Callable[[Any], Array] = seen.see if seen else np.asarray
         self._acted: Callable[[Array], Array] = acted.see if acted else np.asarray
         self.observation_space, self.action_space = seen.space if seen else space, acted.space if acted else acts
+        only = "only Box, Discrete, MultiDiscrete and MultiBinary ones can be read"
         if not isinstance(self.observation_space, gym.spaces.Box | gym.spaces.Discrete):
-            raise SettingError(
-                f"{path} has observations of {one_line(space)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be "
-                "read, and Dicts and Tuples of numbers, or of images of one size."
-            )
+            more = "and Dicts and Tuples of numbers, or of images of one size"
+            raise SettingError(f"{path} has observations of {one_line(space)}; {only}, {more}.")
         if not isinstance(self.action_space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            raise SettingError(
-                f"{path} has actions of {one_line(acts)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be read."
-            )
+            raise SettingError(f"{path} has actions of {one_line(acts)}; {only}.")
 
     def __iter__(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes.
@@ -282,35 +267,27 @@ def write_minari(
     from minari.storage.datasets_root_dir import get_dataset_path
 
     root = Path(get_dataset_path(""))
-    name = str(out.absolute().relative_to(root)) if out.absolute().is_relative_to(root) else out.name
-    name = re.sub(r"[^-_/\w]", "-", name)
-    spec = None if environment is None else _saved(gym.registry.get(environment))
+    full = out.absolute()
+    name = re.sub(r"[^-_/\w]", "-", str(full.relative_to(root)) if full.is_relative_to(root) else out.name)
+    spec = None if environment is None else gym.registry.get(environment)
+    if spec is not None:
+        try:
+            spec.to_json()
+        except ValueError:  # it was registered with a function
+            spec = None
     with whole_folder(out) as new:
         data = (new / "data").absolute()  # Minari joins a relative path to itself
         storage = storage_class.new(data, *spaces, spec, data_format="hdf5", jpeg_encoding=False)
-        about = {
-            "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",
-            "description": "Written by rlhf_ray.",
-        }
-        storage.update_metadata(about | {"minari_version": importlib.metadata.version("minari")})
-        storage.update_episodes(
-            EpisodeBuffer(
-                observations=each.trajectory.observations,
-                actions=each.trajectory.actions,
-                rewards=list(each.trajectory.rewards),
-                terminations=[False] * (len(each.trajectory) - 1) + [each.trajectory.terminated],
-                truncations=[False] * (len(each.trajectory) - 1) + [each.truncated],
-            )
-            for each in episodes
-        )
+        about = {"dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0"}
+        about |= {"description": "Written by rlhf_ray.", "minari_version": importlib.metadata.version("minari")}
+        storage.update_metadata(about)
 
+        def buffer(each: RecordedEpisode) -> Any:
+            of, before = each.trajectory, [False] * (len(each.trajectory) - 1)
+            ends = {"terminations": [*before, of.terminated], "truncations": [*before, each.truncated]}
+            return EpisodeBuffer(observations=of.observations, actions=of.actions, rewards=list(of.rewards), **ends)
 
-def _saved(spec: Any) -> Any:
-    """Return ``spec`` if Minari can save it: an environment that was registered with a function as its entry point can't be."""
-    try:
-        return spec and spec.to_json() and spec
-    except ValueError:
-        return None
+        storage.update_episodes(map(buffer, episodes))
 
 
 def _in_order(space: gym.Space[Any], declared: dict[str, Any]) -> gym.Space[Any]:

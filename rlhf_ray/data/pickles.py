@@ -7,8 +7,6 @@ Objects become `Stored`, which holds their attributes; arrays become plain array
 is a stand-in that does nothing.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import zlib
@@ -26,24 +24,15 @@ from rlhf_ray.data.spaces import of_one_choice
 LARGEST = 8 << 30
 """Limit on a file's size in memory, in bytes, unpacked and with all its fragments. A few kB can claim any number."""
 
-ERRORS = (
-    pickle.UnpicklingError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    MemoryError,
-)
+_MALFORMED = (TypeError, AttributeError, ValueError, MemoryError)
+ERRORS = (pickle.UnpicklingError, EOFError, ArithmeticError, LookupError, *_MALFORMED)
 """What a damaged or malformed pickle raises."""
 
 
 def reason(error: BaseException) -> str:
     """Describe an error of `ERRORS` in one line."""
-    malformed = isinstance(error, TypeError | AttributeError | ValueError | MemoryError)
     message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if malformed else message
+    return f"{type(error).__name__}: {message}" if isinstance(error, _MALFORMED) else message
 
 
 class Stored:
@@ -84,21 +73,22 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
-        self._fill(content, dtype.value, shape, "F" if fortran else "C")
+        objects = dtype.value.kind == "O"
+        order: Any = "F" if fortran else "C"
+        self.value = list(content) if objects else np.frombuffer(content, dtype.value).reshape(shape, order=order)
 
-    def _fill(self, content: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> _Array:
-        if dtype.kind == "O":
-            self.value = list(content)
-        else:
-            self.value = np.frombuffer(content, dtype).reshape(shape, order=order)
-        return self
+
+def _from_buffer(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+    made = _Array()
+    made.__setstate__((1, shape, dtype, order == "F", content))
+    return made
 
 
 _KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "_reconstruct"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy", "_frombuffer"): lambda content, dtype, shape, order: _Array()._fill(content, dtype.value, shape, order),
+    ("numpy", "_frombuffer"): _from_buffer,
     ("numpy", "scalar"): lambda dtype, content: np.frombuffer(content, dtype.value)[0],
     ("_codecs", "encode"): lambda text, _: str(text).encode("latin1"),  # how old pickles store bytes
 }
@@ -121,15 +111,14 @@ def load(content: bytes) -> Any:
     return _Unpickler(io.BytesIO(content)).load()
 
 
-def frames_of(segment: Any) -> Any:
-    """Return the elements of an array of objects; anything else unchanged."""
-    return segment.value if isinstance(segment, _Array) else segment
+def frames_of(of: Any) -> Any:
+    """Return what an array's stand-in holds; anything else unchanged."""
+    return of.value if isinstance(of, _Array) else of
 
 
 def stack(values: Any) -> Array:
     """Build an array from a stand-in, or from several of one shape."""
-    if isinstance(values, _Array):
-        values = values.value
+    values = frames_of(values)
     if isinstance(values, np.ndarray):
         return values
     arrays = [array_of(one) for one in values]
@@ -139,7 +128,7 @@ def stack(values: Any) -> Array:
 
 def array_of(one: Any) -> Array:
     """Convert one array or number to an array. Refuses lists: nested lists of the same lists grow without bound."""
-    value = one.value if isinstance(one, _Array) else one
+    value = frames_of(one)
     if not isinstance(value, np.ndarray | np.generic | int | float):
         raise ValueError(f"expected an array, found a {type(value).__name__}")
     return np.asarray(value)
@@ -183,13 +172,13 @@ GZIP = 16 + zlib.MAX_WBITS
 
 
 class _Room:
-    """Tracks how much may still be unpacked: `LARGEST` bytes in total."""
+    """Unpacks at most `LARGEST` bytes in total."""
 
     def __init__(self) -> None:
         self._left = LARGEST
 
     def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
-        """Decompress ``content``: an error of `ERRORS` if it is truncated, or exceeds the remaining room."""
+        """Decompress; an error of `ERRORS` if it is truncated, or exceeds the remaining room."""
         unpacked = bytearray()
         while content:  # a gzip file may have several members
             unpacker = zlib.decompressobj(kind)
@@ -207,15 +196,12 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
         raise ValueError("it has no comparisons")
 
     def stacked(fragments: list[Any]) -> Fragments:
-        n = len(fragments)
         actions = of_one_choice(stack([one.acts for one in fragments]), axes=2)
-        return Fragments(
-            observations=stack([one.obs for one in fragments]),
-            actions=actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32),
-            rewards=stack([one.rews for one in fragments]).astype(np.float64),
-            terminated=np.array([bool(one.terminal) for one in fragments]),
-            starts=np.zeros(n, np.int64),
-            policy_versions=np.zeros(n, np.int64),
+        return _fragments(
+            stack([one.obs for one in fragments]),
+            actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32),
+            stack([one.rews for one in fragments]).astype(np.float64),
+            np.array([bool(one.terminal) for one in fragments]),
         )
 
     return _compared(stacked(found["fragments1"]), stacked(found["fragments2"]), stack(found["preferences"]))
@@ -231,21 +217,18 @@ def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
         sizes = {name: sum(array_of(frame).nbytes for frame in frames_of(segments[name])) for name in set(names)}
         check_size(sum(sizes[name] for name in names))
         observations = stack([stack(segments[name]) for name in names])
-        n, length = len(names), observations.shape[1] - 1
-        return Fragments(
-            observations=observations,
-            actions=np.zeros((n, length), np.int64),
-            rewards=np.full((n, length), np.nan),
-            terminated=np.zeros(n, bool),
-            starts=np.zeros(n, np.int64),
-            policy_versions=np.zeros(n, np.int64),
-        )
+        shape = len(names), observations.shape[1] - 1
+        return _fragments(observations, np.zeros(shape, np.int64), np.full(shape, np.nan), np.zeros(len(names), bool))
 
     left, right, preferences = zip(*found["prefs"], strict=True)
     return _compared(named(list(left)), named(list(right)), np.stack([stack(mu) for mu in preferences])[:, 0])
 
 
+def _fragments(observations: Array, actions: Array, rewards: Array, terminated: Array) -> Fragments:
+    zeros = np.zeros(len(terminated), np.int64)
+    return Fragments(observations, actions, rewards, terminated, starts=zeros, policy_versions=zeros)
+
+
 def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparisons:
-    n = len(left)
-    pairs = Pairs.of(Fragments.concatenate([left, right]), np.stack([np.arange(n), np.arange(n) + n], axis=1))
+    pairs = Pairs.of(Fragments.concatenate([left, right]), np.arange(2 * len(left)).reshape(2, -1).T)
     return Comparisons(pairs, preferences.astype(np.float32))

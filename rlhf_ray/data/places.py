@@ -1,9 +1,6 @@
 """Locations: of run folders (a submitted job writes to the home folder, not to its temporary working folder), and of settings."""
 
-from __future__ import annotations
-
 import contextlib
-import itertools
 import os
 import re
 import time
@@ -33,20 +30,20 @@ def make_run_folder(name: str, seed: int, job: str = "") -> Path:
     """
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
     short = re.sub(r"[^\w.-]+", "-", name)  # a colon (module:Id-v0) would break scp, lists of paths and Windows
-    first = run_path(RUNS) / "-".join(filter(None, [short, f"seed{seed}", moment, job]))
-    for number in itertools.count(1):
-        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+    path = first = run_path(RUNS) / "-".join(filter(None, [short, f"seed{seed}", moment, job]))
+    number = 1
+    while True:
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-    raise AssertionError  # never reached
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
 
 
 def config_folder() -> Path:
     """Return the folder of what this user's commands remember. It may not exist, and there may be no right to make it."""
-    given = os.environ.get("XDG_CONFIG_HOME")
     try:
-        return Path(given or Path.home() / ".config", "rlhf_ray")
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "rlhf_ray")
     except RuntimeError:  # the user has no home
         return Path(os.devnull, "rlhf_ray")
 

@@ -1,7 +1,5 @@
 """Writes recordings (`rlhf_ray.data.recordings`), chunk by chunk, and recorded episodes in other formats."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping
@@ -20,7 +18,7 @@ from rlhf_ray.data.other_formats import write_imitation, write_minari
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, EpisodeSource, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.data.strays import without_strays
-from rlhf_ray.data.transitions import GAMMA, STATE, RecordedEpisode, RewardNormaliser, Transitions, episodes_of, rows_of
+from rlhf_ray.data.transitions import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
 
 Format = Literal["recording", "demonstrations", "imitation", "minari"]
 
@@ -68,7 +66,7 @@ class RecordingWriter:
         self._waiting_bytes = 0
         self._normaliser = RewardNormaliser(gamma)
         if (self.path / MANIFEST).exists():
-            self._resume()
+            self._resume(Recording(self.path))
         elif self.path.exists() and not (
             self.path.is_dir() and all(left_over(entry.name) for entry in without_strays(self.path.iterdir()))
         ):
@@ -79,23 +77,21 @@ class RecordingWriter:
                 entry.unlink()
         self._write_manifest()
 
-    def _resume(self) -> None:
-        recording = Recording(self.path)
-        mine = self._manifest
-        theirs = json.loads((self.path / MANIFEST).read_text())
+    def _resume(self, there: Recording) -> None:
+        mine, theirs = self._manifest, json.loads((self.path / MANIFEST).read_text())
         for name in ("observation_space", "action_space"):
             if json.loads(json.dumps(mine[name])) != theirs[name]:
                 raise SettingError(f"out is {self.path}, a recording with another {name}; give another folder.")
-        for name in {**recording.about, **mine["about"]}:
-            before, now = recording.about.get(name), mine["about"].get(name)
+        for name in {**there.about, **mine["about"]}:
+            before, now = there.about.get(name), mine["about"].get(name)
             if before != now:
                 raise SettingError(
                     f"out is {self.path}, a recording with {name}={before!r}, not {now!r}; repeat its command to continue it, or "
                     "give another folder."
                 )
         self._manifest = theirs
-        if recording.chunks:
-            self._normaliser = RewardNormaliser(**recording.chunks[-1]["normaliser"])
+        if there.chunks:
+            self._normaliser = RewardNormaliser(**there.chunks[-1]["normaliser"])
 
     @property
     def complete(self) -> bool:
@@ -120,18 +116,17 @@ class RecordingWriter:
             self._write_manifest()
 
     def _write(self) -> None:
-        chunks, episodes = self._manifest["chunks"], self._waiting
+        chunks, episodes, kinds = self._manifest["chunks"], self._waiting, self._manifest["columns"]
         first = sum(len(chunk["lengths"]) for chunk in chunks)
         file = self.path / f"chunk-{len(chunks):06d}.arrow"
-        names = self._manifest["about"].get("policies") or []
-        columns = rows_of(episodes, first, self._normaliser, names)
-        for name, values in list(columns.items()):
+        columns = rows_of(episodes, first, self._normaliser, self._manifest["about"].get("policies") or [])
+        for name, values in columns.items():
             if name.startswith(STATE) or is_inside(name):
                 kind = [str(values.dtype), list(values.shape[1:])]
-                if self._manifest["columns"].setdefault(name, kind) != kind:
+                if kinds.setdefault(name, kind) != kind:
                     raise SettingError(
-                        f"{name} was {self._manifest['columns'][name]} and is now {kind}; the environment's describe() must return "
-                        "arrays of one dtype and shape."
+                        f"{name} was {kinds[name]} and is now {kind}; the environment's describe() must return arrays of one dtype "
+                        "and shape."
                     )
         table = pa.table({name: v if isinstance(v, pa.Array) else to_column(v) for name, v in columns.items()})
         sink = pa.BufferOutputStream()
@@ -158,23 +153,6 @@ class RecordingWriter:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
 
 
-def save(
-    transitions: Transitions,
-    path: Path | str,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Save whole episodes as a recording, with the columns that `Recording.transitions` returns.
-
-    Raises:
-        SettingError: the folder ``path`` exists.
-        ValueError: a step is missing within an episode.
-    """
-    source = EpisodeSource(list(episodes_of(transitions)), observation_space, action_space, about or {})
-    write_episodes(source, path, "recording")
-
-
 def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     """Write episodes.
 
@@ -186,25 +164,24 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     Raises:
         SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.
     """
-    out, spaces = Path(out), (source.observation_space, source.action_space)
+    out, seen, acts = Path(out), source.observation_space, source.action_space
+    trajectories = (episode.trajectory for episode in source.episodes)
     if out.exists():
         raise SettingError(f"out is {out}, which exists; give another path.")
     if (out.suffix == ".npz") != (to == "demonstrations"):
-        raise SettingError(
-            f"out is {out}, but {to} is {'an .npz file' if to == 'demonstrations' else 'a folder'}: give another path."
-        )
+        kind = "an .npz file" if to == "demonstrations" else "a folder"
+        raise SettingError(f"out is {out}, but {to} is {kind}: give another path.")
     if to == "demonstrations":
-        trajectories = [episode.trajectory for episode in source.episodes]
-        Demonstrations.of(trajectories).save(out, [space for space in spaces if space is not None])
+        Demonstrations.of(list(trajectories)).save(out, [space for space in (seen, acts) if space is not None])
     elif to == "imitation":
-        write_imitation((episode.trajectory for episode in source.episodes), out)
-    elif spaces[0] is None or spaces[1] is None:
+        write_imitation(trajectories, out)
+    elif seen is None or acts is None:
         raise SettingError(f"The spaces of the episodes are unknown; {to} needs them: give the environment.")
     elif to == "minari":
-        write_minari(source.episodes, out, (spaces[0], spaces[1]), source.about.get("environment"))
+        write_minari(source.episodes, out, (seen, acts), source.about.get("environment"))
     else:
         with whole_folder(out) as new:
-            writer = RecordingWriter(new, spaces[0], spaces[1], source.about)
+            writer = RecordingWriter(new, seen, acts, source.about)
             for episode in source.episodes:
                 writer.add(episode)
             writer.finish()

@@ -21,8 +21,6 @@ run, or 0.99.
 Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import zlib
@@ -108,10 +106,7 @@ class Recording:
 
     def steps_of_policies(self) -> Counter[str]:
         """Count the steps of each policy."""
-        steps: Counter[str] = Counter()
-        for policy, length in zip(self.policies, self.lengths, strict=True):
-            steps[policy] += length
-        return steps
+        return sum((Counter({name: n}) for name, n in zip(self.policies, self.lengths, strict=True)), Counter[str]())
 
     def __iter__(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes. Their observations are views of the files."""
@@ -142,19 +137,8 @@ class Recording:
             )
         return steps_of(self, most)
 
-    def _check(self, chunk: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
-        """Check a chunk against what the manifest says of it."""
-        ends = np.cumsum(np.array(chunk["lengths"], np.int64) + 1) - 1
-        final = np.zeros(int(ends[-1]) + 1, bool)
-        final[ends] = True
-        if not np.array_equal(rows["final"], final):
-            raise ValueError("its episodes are not those of the manifest")
-        for name, space in (("observation", self.observation_space), ("action", self.action_space)):
-            if rows[name].shape[1:] != space.shape:
-                raise ValueError(f"its column {name} has shape {rows[name].shape[1:]}, not the space's {space.shape}")
-
     def table(self, chunk: Mapping[str, Any]) -> pa.Table:
-        """Memory-map a chunk of `chunks`, after checking its bytes.
+        """Memory-map a chunk of `chunks`, after checking it against the manifest.
 
         Raises:
             SettingError: the file is missing or damaged.
@@ -168,7 +152,12 @@ class Recording:
                 if zlib.crc32(content) != chunk["crc32"]:
                     raise ValueError("its checksum differs from the manifest's")
                 table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-            self._check(chunk, arrays_of(table))
+            rows, ends = arrays_of(table), np.cumsum(np.array(chunk["lengths"], np.int64) + 1) - 1
+            if not np.array_equal(rows["final"], np.isin(np.arange(int(ends[-1]) + 1), ends)):
+                raise ValueError("its episodes are not those of the manifest")
+            for name, space in (("observation", self.observation_space), ("action", self.action_space)):
+                if (shape := rows[name].shape[1:]) != space.shape:
+                    raise ValueError(f"its column {name} has shape {shape}, not the space's {space.shape}")
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise SettingError(f"{file} is damaged ({error}): restore it from a backup, or record again.") from error
         return table
@@ -206,8 +195,8 @@ def open_episodes(path: Path | str) -> EpisodeSource:
     Raises:
         SettingError: ``path`` holds none; the message says what is missing.
     """
-    path = Path(path)
-    if (found := _with_spaces(path)) is not None:
+    path, found = Path(path), _with_spaces(Path(path))
+    if found is not None:
         return EpisodeSource(found, found.observation_space, found.action_space, found.about)
     if (path / "config.json").exists():
         raise SettingError(
@@ -267,11 +256,9 @@ def recorded_in(path: Path | str, space: gym.Space[Any]) -> bool:
 
     A known space that is another one is logged: its numbers may mean something else.
     """
-    path = Path(path)
-    if (found := _with_spaces(path)) is not None:
-        known: gym.Space[Any] | None = found.observation_space
-    else:
-        known = spaces_of_file(path)[0] if path.is_file() else None
+    path, found = Path(path), _with_spaces(Path(path))
+    of_file = spaces_of_file(path)[0] if found is None and path.is_file() else None
+    known = of_file if found is None else found.observation_space
     if known is not None and known != space:
         logger.warning(
             "%s has observations of %s, and the model or environment has %s: the same number may mean something else in each.",

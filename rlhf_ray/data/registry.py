@@ -1,9 +1,9 @@
 """Registries: map a setting's value to a part, built in or a user's own (``module:Name``)."""
 
-from __future__ import annotations
-
+import contextlib
 import difflib
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -46,10 +46,8 @@ def name_of(part: Any) -> str:
     if kind is part and kind.__module__ != "__main__" and "<" not in name:
         return name
     name += "" if kind is part else "(…)"
-    number = 1
-    while (other := name if number == 1 else f"{name}-{number}") in _given and _given[other] is not part:
-        number += 1
-    return _give(other, part)
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return _give(next(each for each in names if _given.get(each, part) is part), part)
 
 
 def names_of(value: Any) -> Any:
@@ -82,8 +80,7 @@ class Registry(Generic[_T]):
         Raises:
             SettingError: there is no such part, making it failed, or it doesn't satisfy the protocol.
         """
-        kind = self.find(name)
-        part: Any = kind
+        part = kind = self.find(name)
         if name in self.parts:
             return cast(_T, kind(**_taken(kind, offered)))
         if inspect.isclass(kind) or inspect.isroutine(kind):
@@ -92,9 +89,9 @@ class Registry(Generic[_T]):
             except SettingError:
                 raise
             except Exception as error:
+                takes = f"{', '.join(offered)}, each by name" if offered else "no arguments"
                 raise SettingError(
-                    f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
-                    f"{', '.join(offered) or 'no arguments'}{', each by name' if offered else ''}."
+                    f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take {takes}."
                 ) from error
         self._check(name, part, _members(self.protocol))
         return cast(_T, part)
@@ -114,11 +111,18 @@ class Registry(Generic[_T]):
         if lacking := [member for member in members if not hasattr(part, member)]:
             raise SettingError(f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: {asked}.")
         for member in members:
-            own, wanted = getattr(part, member), getattr(self.protocol, member, None)
-            if inspect.isroutine(wanted) and (call := _misfit(own, wanted, of_class=inspect.isclass(part))):
+            if not inspect.isroutine(wanted := getattr(self.protocol, member, None)):
+                continue
+            names = list(inspect.signature(wanted).parameters)[1:]
+            try:
+                inspect.signature(getattr(part, member)).bind(*["self"] * inspect.isclass(part), *names)
+            except TypeError as error:
+                call = f"{member}({', '.join(names)})"
                 raise SettingError(
-                    f"{self.setting} is {name!r}, whose {member} can't be called as {member}{call}: {asked}."
-                )
+                    f"{self.setting} is {name!r}, whose {member} can't be called as {call}: {asked}."
+                ) from error
+            except ValueError:  # some functions written in C have no signature
+                pass
 
     def find(self, name: str) -> Any:
         """Return the factory, class or object that ``name`` stands for.
@@ -131,54 +135,37 @@ class Registry(Generic[_T]):
         if name in _given:
             return _given[name]
         module, _, attribute = name.partition(":")
+        known, given = [*self.parts, *self.others], f"{self.setting} is {name!r}"
         if not module or not attribute:
-            known = ", ".join([*self.parts, *self.others])
-            known = f"one of {known}, or module:Name for a custom one" if known else "module:Name"
-            near = did_you_mean(name, [*self.parts, *self.others])
-            raise SettingError(f"{self.setting} is {name!r}; {f'{near} It' if near else 'it'} must be {known}.")
+            must = f"one of {', '.join(known)}, or module:Name for a custom one" if known else "module:Name"
+            near = did_you_mean(name, known)
+            raise SettingError(f"{given}; {f'{near} It' if near else 'it'} must be {must}.")
         if module == "__main__" or not attribute.replace(".", "").isidentifier():
             raise SettingError(
-                f"{self.setting} is {name!r}, an object of the program that started this run: pass it again from there, or move it "
-                "into a module and name it module:Name."
+                f"{given}, an object of the program that started this run: pass it again from there, or move it into a module and "
+                "name it module:Name."
             )
         try:
             target = import_module(module)
         except NoModuleError as error:
-            raise SettingError(f"{self.setting} is {name!r}, but {error}.") from error
+            raise SettingError(f"{given}, but {error}.") from error
         except Exception as error:
-            raise SettingError(
-                f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."
-            ) from error
+            raise SettingError(f"{given}, and importing it raised {type(error).__name__}: {error}.") from error
         try:
             return operator.attrgetter(attribute)(target)
         except AttributeError as error:
             place = getattr(target, "__file__", None) or module
             near = did_you_mean(attribute, [public for public in vars(target) if not public.startswith("_")])
-            raise SettingError(
-                f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name{near and f' ({near})'}, or define "
-                "it there."
-            ) from error
+            remedy = f"correct the name{near and f' ({near})'}, or define it there"
+            raise SettingError(f"{given}, but {place} has no {attribute}: {remedy}.") from error
 
 
 def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that ``kind`` has parameters for."""
-    try:
+    with contextlib.suppress(ValueError):  # some functions written in C have no signature
         parameters = inspect.signature(kind).parameters
-    except ValueError:
-        return {}
-    return {name: value for name, value in offered.items() if name in parameters}
-
-
-def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
-    """Return how the protocol's unbound method ``wanted`` is called, if ``own`` (unbound ``of_class``) can't be; else empty."""
-    names = list(inspect.signature(wanted).parameters)[1:]
-    try:
-        inspect.signature(own).bind(*(["self"] if of_class else []), *names)
-    except TypeError:
-        return f"({', '.join(names)})"
-    except ValueError:  # some functions written in C have no signature
-        pass
-    return ""
+        return {name: value for name, value in offered.items() if name in parameters}
+    return {}
 
 
 def _members(protocol: type) -> list[str]:

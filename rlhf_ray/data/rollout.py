@@ -1,7 +1,5 @@
 """rollout(): the one loop that steps an environment; and random actions in stretches."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,14 +59,12 @@ def rollout(
     if after is None:
         observation, info = env.reset(seed=seed)
         observation, start = np.array(observation), 0
+        see(0, observation)
+        hear(0, info)
     else:
         observation, start = after.trajectory.observations[-1], after.trajectory.start + len(after.trajectory)
-    see(0, observation)
-    if after is None:
-        hear(0, info)
-    observations = [observation]
-    actions: list[Any] = []
-    rewards: list[float] = []
+        see(0, observation)
+    observations, actions, rewards = [observation], list[Any](), list[float]()
     terminated = truncated = False
     while (steps is None or len(actions) < steps) and not (terminated or truncated):
         action = act(observation)
@@ -80,10 +76,8 @@ def rollout(
         rewards.append(float(reward))
         see(len(actions), observation)
         hear(len(actions), info)
-    trajectory = Trajectory(
-        np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated), start
-    )
-    return Rollout(trajectory, bool(terminated or truncated))
+    arrays = np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64)
+    return Rollout(Trajectory(*arrays, bool(terminated), start), bool(terminated or truncated))
 
 
 class Switching:

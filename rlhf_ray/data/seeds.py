@@ -5,8 +5,6 @@ a run resumed from a checkpoint, makes the same draws as the lost one would have
 a `sequence`, which numpy's `SeedSequence.spawn` divides further.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _STREAMS = (

@@ -5,8 +5,6 @@ configuration folder. A folder without one, with files changed or added since, o
 the user allows it once: by ``--allow-pickle FOLDER``, or `trust` in Python. It is signed then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -76,8 +74,11 @@ def check(folder: Path, source: Path, skip: Collection[str] = ()) -> None:
     """
     folder = folder.absolute()
     around = next((above for above in (folder, *folder.parents) if (above / SIGNATURE).exists()), folder)
-    if folder.relative_to(around).parts[:1] not in [(name,) for name in skip] and _is_signed(around, skip):
-        return
+    if folder.relative_to(around).parts[:1] not in [(name,) for name in skip]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            given = json.loads((around / SIGNATURE).read_text())["hmac"]
+            if hmac.compare_digest(str(given), _hmac(_key(), around, skip)):
+                return
     if any(folder.resolve().is_relative_to(trusted) for trusted in _trusted):
         with contextlib.suppress(OSError, ValueError):  # it can't be written, or has links: the next command asks again
             sign(folder, skip)
@@ -87,14 +88,6 @@ def check(folder: Path, source: Path, skip: Collection[str] = ()) -> None:
         f"another machine did, or they have changed. If you trust them, add {FLAG} {source} (in Python, call "
         "rlhf_ray.data.signed.trust first)."
     )
-
-
-def _is_signed(folder: Path, skip: Collection[str]) -> bool:
-    try:
-        given = json.loads((folder / SIGNATURE).read_text())["hmac"]
-        return hmac.compare_digest(str(given), _hmac(_key(), folder, skip))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _hmac(key: bytes, folder: Path, skip: Collection[str]) -> str:
@@ -142,12 +135,11 @@ def _kept_key(folder: Path, private: bool) -> bytes:
     if private and not (stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077):
         raise PermissionError(folder)
     file = folder / "key"
-    with contextlib.suppress(FileExistsError):
-        made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(made, secrets.token_bytes(_BYTES))
-        finally:
-            os.close(made)
+    with (
+        contextlib.suppress(FileExistsError),
+        open(file, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as made,
+    ):
+        made.write(secrets.token_bytes(_BYTES))
     for _ in range(20):
         if len(key := file.read_bytes()) == _BYTES:
             return key

@@ -27,16 +27,11 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, gym.spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, gym.spaces.Box):
-        names, planes = names_in(space), planes_in(space)
-        return {
-            "type": "Box",
-            "shape": list(space.shape),
-            "dtype": str(space.dtype),
-            "low": _bound(space.low),
-            "high": _bound(space.high),
-            **({"names": list(names)} if names else {}),
-            **({"planes": planes} if planes else {}),
-        }
+        # Python's json module writes and reads infinite bounds as Infinity.
+        low, high = (float(of.flat[0]) if (of == of.flat[0]).all() else of.tolist() for of in (space.low, space.high))
+        box = {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": low, "high": high}
+        names = {"names": list(names_in(space)), "planes": planes_in(space)}
+        return box | {name: value for name, value in names.items() if value}
     raise ValueError(f"The space {space} can't be saved; only Box, Discrete, MultiDiscrete and MultiBinary can.")
 
 
@@ -113,7 +108,7 @@ def spaces_of(*parts: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
     """
     seen, actions = parts[0].observations, parts[0].actions
     low, high = (0, 255) if seen.dtype == np.uint8 else (-np.inf, np.inf)
-    observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)  # type: ignore[arg-type]
+    observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)
     least, most = min(part.actions.min() for part in parts), max(part.actions.max() for part in parts)
     if actions.dtype.kind in "iu" and actions.ndim == 2:
         if least < 0:
@@ -150,11 +145,6 @@ def one_line(space: gym.Space[Any]) -> str:
     return " ".join(str(space).split())
 
 
-def _bound(bound: np.ndarray[Any, Any]) -> float | list[Any]:
-    # Python's json module writes and reads infinite bounds as Infinity.
-    return float(bound.flat[0]) if bool(np.all(bound == bound.flat[0])) else bound.tolist()
-
-
 WIDEST = 255.0
 """Widest range of a number in an observation that is taken at its word: a byte's. (A wider one may be meant, too: what is seen
 tells.)"""
@@ -173,8 +163,7 @@ def unscaled(low: Array, high: Array, widest: float = WIDEST) -> BoolArray:
     """Return which numbers have no range to scale by: a bound is infinite, or both are formal."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        without: BoolArray = ~(np.isfinite(low) & np.isfinite(high)) | (high - low > widest)
-    return without
+        return np.asarray(~(np.isfinite(low) & np.isfinite(high)) | (high - low > widest))
 
 
 def without_formal(space: gym.Space[Any]) -> gym.Space[Any]:
@@ -217,16 +206,13 @@ def in_words(space: gym.Space[Any]) -> str | None:
     """Say which numbers of observations have formal bounds, and what comes of it; None if none have."""
     if not isinstance(space, gym.spaces.Box) or not (formal := formal_numbers(space)).any():
         return None
-    which = "" if formal.all() else f" of {_listed(np.flatnonzero(formal))}"
+    index = np.flatnonzero(formal)
+    runs = np.split(index, np.flatnonzero(np.diff(index) > 1) + 1)
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    listed = f"number{'s' if len(index) > 1 else ''} {', '.join(names[:8])}{' and others' if len(names) > 8 else ''}"
+    which = "" if formal.all() else f" of {listed}"
     low, high = (np.asarray(bound, np.float64).reshape(-1)[formal] for bound in (space.low, space.high))
     return (
         f"the bounds{which} of the observations ({low.min():.3g} to {high.max():.3g}) are too wide to scale by; the policy scales "
         "these numbers by what it has seen of them"
     )
-
-
-def _listed(index: Array) -> str:
-    """Name numbers: "numbers 0, 2-5"."""
-    parts = np.split(index, np.flatnonzero(np.diff(index) > 1) + 1)
-    names = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
-    return f"number{'s' if len(index) > 1 else ''} {', '.join(names[:8])}{' and others' if len(names) > 8 else ''}"

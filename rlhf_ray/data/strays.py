@@ -1,7 +1,5 @@
 """Files that operating systems, network drives and cloud folders leave beside other people's: nobody's content."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

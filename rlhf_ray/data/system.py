@@ -1,7 +1,5 @@
 """What depends on the operating system. All that Linux has and macOS lacks is here, and nowhere else (tests/test_portable.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -34,8 +32,8 @@ def within_bound(threads: int) -> int:
 
 def core_bound() -> int | None:
     """Return what `bound_cores` allows; None if it was not called."""
-    bound = os.environ.get(CORES, "")  # what `bound_cores` wrote; anything else is ignored
-    return int(bound) if bound.isdecimal() and int(bound) else None
+    bound = os.environ.get(CORES, "")  # anything but what `bound_cores` wrote is ignored
+    return int(bound) or None if bound.isdecimal() else None
 
 
 def torch_threads() -> int | None:
@@ -45,14 +43,12 @@ def torch_threads() -> int | None:
         SettingError: it is neither a whole number of 1 or more nor a list of them, of which the first one counts.
     """
     told = os.environ.get(TORCH_THREADS, "").strip()
-    if not told:
-        return None
-    numbers = [each.strip() for each in told.split(",")]
+    numbers = [each.strip() for each in told.split(",")] if told else []
     if not all(each.isdecimal() and int(each) for each in numbers):
         raise SettingError(
             f"The environment variable {TORCH_THREADS} is {told!r}; it must be a whole number, 1 or more: unset it, or set it to 1."
         )
-    return int(numbers[0])
+    return int(numbers[0]) if numbers else None
 
 
 def bound_cores(cores: int | None) -> None:
@@ -66,19 +62,17 @@ def bound_cores(cores: int | None) -> None:
     if cores < 1:
         raise SettingError(f"--cores is {cores}; it must be 1 or more.")
     if (threads := torch_threads() or 1) > cores:
-        raise SettingError(
-            f"--cores is {cores}, but {TORCH_THREADS} gives torch {threads} threads: unset {TORCH_THREADS}, or give as many cores."
-        )
+        remedy = f"unset {TORCH_THREADS}, or give as many cores"
+        raise SettingError(f"--cores is {cores}, but {TORCH_THREADS} gives torch {threads} threads: {remedy}.")
     os.environ[CORES] = str(cores)
 
 
 def available_memory() -> int | None:
     """Return the bytes that new processes can take; None where the system does not say."""
-    try:
+    with contextlib.suppress(OSError):
         lines = MEMORY.read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    return None
 
 
 def draw_offscreen() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,37 +95,22 @@ class Transitions:
     @staticmethod
     def of_fragments(fragments: Fragments) -> Transitions:
         """Convert fragments, each of which becomes one episode."""
-        n, length = fragments.rewards.shape
-        last = np.arange(length) == length - 1
-
-        def flat(values: Array) -> Array:
-            return values.reshape(n * length, *values.shape[2:])
-
-        return Transitions(
-            observations=flat(fragments.observations[:, :-1]),
-            actions=flat(fragments.actions),
-            next_observations=flat(fragments.observations[:, 1:]),
-            terminated=flat(fragments.terminated[:, None] & last),
-            rewards=flat(fragments.rewards),
-            episodes=np.repeat(np.arange(n), length),
-            steps=flat(fragments.starts[:, None] + np.arange(length)),
-        )
+        arrays = fragments.observations, fragments.actions, fragments.rewards, fragments.terminated, fragments.starts
+        return Transitions.of_trajectories([Trajectory(*each) for each in zip(*arrays, strict=True)])
 
     @staticmethod
     def of_trajectories(trajectories: Sequence[Trajectory]) -> Transitions:
         """Convert trajectories, each of which becomes one episode."""
-        lengths = [len(trajectory) for trajectory in trajectories]
-        terminated = [
-            (np.arange(len(trajectory)) == len(trajectory) - 1) & trajectory.terminated for trajectory in trajectories
-        ]
+        steps = [np.arange(len(each)) for each in trajectories]
+        ends = [(of == len(of) - 1) & each.terminated for of, each in zip(steps, trajectories, strict=True)]
         return Transitions(
-            observations=np.concatenate([trajectory.observations[:-1] for trajectory in trajectories]),
-            actions=np.concatenate([trajectory.actions for trajectory in trajectories]),
-            next_observations=np.concatenate([trajectory.observations[1:] for trajectory in trajectories]),
-            terminated=np.concatenate(terminated),
-            rewards=np.concatenate([trajectory.rewards for trajectory in trajectories]).astype(np.float64),
-            episodes=np.repeat(np.arange(len(trajectories)), lengths),
-            steps=np.concatenate([trajectory.start + np.arange(len(trajectory)) for trajectory in trajectories]),
+            observations=np.concatenate([each.observations[:-1] for each in trajectories]),
+            actions=np.concatenate([each.actions for each in trajectories]),
+            next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
+            terminated=np.concatenate(ends),
+            rewards=np.concatenate([each.rewards for each in trajectories]).astype(np.float64),
+            episodes=np.repeat(np.arange(len(trajectories)), [len(each) for each in trajectories]),
+            steps=np.concatenate([each.start + of for of, each in zip(steps, trajectories, strict=True)]),
         )
 
 
@@ -144,11 +129,11 @@ class RecordedEpisode:
         trajectory: its steps.
         truncated: whether it was truncated after its last step. If it was neither truncated nor terminated, it was cut.
         policy: name of the policy that acted.
-        level_seed: seed of its level, or of its reset if the environment has no levels.
-        states: arrays ``[steps + 1, …]`` by name: what the environment says about its state, at each observation.
+        level_seed: of its level, or of its reset if the environment has no levels.
+        states: what the environment says about its state at each observation: arrays ``[steps + 1, …]`` by name.
         cause: why it ended, for example saw or timeout; empty if unknown.
-        inside: the agent's internals, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
-            ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
+        inside: the agent's internals by column: ``logits``, ``value`` and ``activation.NAME`` ``[steps, …]``; ``memory`` before
+            each step and after the last, ``[steps + 1, …]``.
         env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
         normalised: ``[steps]``: rewards as `RewardNormaliser` divides them; None if unknown. A writer computes them itself.
     """
@@ -172,11 +157,11 @@ class RecordedEpisode:
 
     def first(self, steps: int) -> RecordedEpisode:
         """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""
-        trajectory = self.trajectory
-        if len(trajectory) <= steps:
+        whole = self.trajectory
+        if len(whole) <= steps:
             return self
-        parts = trajectory.observations[: steps + 1], trajectory.actions[:steps], trajectory.rewards[:steps]
-        cut = Trajectory(*parts, False, trajectory.start)
+        parts = whole.observations[: steps + 1], whole.actions[:steps], whole.rewards[:steps]
+        cut = Trajectory(*parts, False, whole.start)
         states = {name: values[: steps + 1] for name, values in self.states.items()}
         return replace(self, trajectory=cut, truncated=True, states=states, inside={}, env_states=())
 
@@ -237,8 +222,8 @@ def rows_of(
     episodes: Sequence[RecordedEpisode], first: int, normalise: RewardNormaliser, policies: Sequence[str]
 ) -> dict[str, Any]:
     """Convert episodes to the columns of a chunk: one row per observation."""
-    lengths = [len(episode.trajectory) for episode in episodes]
-    sizes = np.array(lengths) + 1
+    of = [episode.trajectory for episode in episodes]
+    sizes = np.array([len(each) for each in of]) + 1
     last = np.cumsum(sizes) - 1
     final = np.zeros(int(sizes.sum()), bool)
     final[last] = True
@@ -250,26 +235,26 @@ def rows_of(
         return rows
 
     terminated, truncated = np.zeros(len(final), bool), np.zeros(len(final), bool)
-    terminated[last - 1] = [episode.trajectory.terminated for episode in episodes]
+    terminated[last - 1] = [each.terminated for each in of]
     truncated[last - 1] = [episode.truncated for episode in episodes]
-    rewards = [np.asarray(episode.trajectory.rewards, np.float64) for episode in episodes]
+    rewards = [np.asarray(each.rewards, np.float64) for each in of]
     columns: dict[str, Any] = {
-        "episode": np.repeat(first + np.arange(len(episodes)), sizes),
-        "step": np.concatenate(
-            [episode.trajectory.start + np.arange(n + 1) for episode, n in zip(episodes, lengths, strict=True)]
-        ),
+        "episode": np.repeat(first + np.arange(len(of)), sizes),
+        "step": np.concatenate([each.start + np.arange(len(each) + 1) for each in of]),
         "final": final,
-        "observation": np.concatenate([episode.trajectory.observations for episode in episodes]),
-        "action": of_steps([episode.trajectory.actions for episode in episodes], 0),
+        "observation": np.concatenate([each.observations for each in of]),
+        "action": of_steps([each.actions for each in of], 0),
         "reward": of_steps(rewards, np.nan),
-        "normalised_reward": of_steps([normalise(episode) for episode in rewards], np.nan),
+        "normalised_reward": of_steps([normalise(each) for each in rewards], np.nan),
         "terminated": terminated,
         "truncated": truncated,
         "policy": _texts([episode.policy for episode in episodes], sizes, np.int8, policies),
         "level_seed": np.repeat(np.array([episode.level_seed for episode in episodes], np.int64), sizes),
     }
     columns |= {STATE + name: np.concatenate(parts) for name, parts in _states(episodes).items()}
-    columns |= _inside(episodes, of_steps)
+    for name in episodes[0].inside:
+        parts = [episode.inside[name] for episode in episodes]
+        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, _unknown(parts[0]))
     if any(episode.cause for episode in episodes):
         columns["cause"] = _texts([episode.cause for episode in episodes], sizes, np.int32)
     if episodes[0].env_states:
@@ -289,21 +274,13 @@ def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, list[Array]]:
     """Return the episodes' arrays of each state; blank in episodes without it."""
     examples = {name: values for episode in reversed(episodes) for name, values in episode.states.items()}
 
-    def of(episode: RecordedEpisode, name: str, like: Array) -> Array:
-        if (found := episode.states.get(name)) is not None:
-            return found
+    def blank(episode: RecordedEpisode, like: Array) -> Array:
         return np.full((len(episode.trajectory) + 1, *like.shape[1:]), _unknown(like), like.dtype)
 
-    return {name: [of(episode, name, like) for episode in episodes] for name, like in sorted(examples.items())}
-
-
-def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
-    """The columns with the agent's internals."""
-    columns = {}
-    for name in episodes[0].inside:
-        parts = [episode.inside[name] for episode in episodes]
-        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, _unknown(parts[0]))
-    return columns
+    return {
+        name: [episode.states[name] if name in episode.states else blank(episode, like) for episode in episodes]
+        for name, like in sorted(examples.items())
+    }
 
 
 def _unknown(like: Array) -> float:
@@ -316,8 +293,7 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
     Columns: ``truncated``, ``level_seed``, ``policy``, ``normalised_reward`` where known, and ``state.NAME`` and
     ``next_state.NAME``, which are NaN (0 for integers) where the environment did not say.
     """
-    taken: list[RecordedEpisode] = []
-    total = 0
+    taken, total = list[RecordedEpisode](), 0
     for episode in episodes:
         if most is not None and total >= most:
             break
@@ -338,29 +314,3 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
         columns[STATE + name] = np.concatenate([part[:-1] for part in parts])
         columns[f"next_{STATE}{name}"] = np.concatenate([part[1:] for part in parts])
     return steps.with_(columns=columns)[:most]
-
-
-def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
-    """Split into episodes: the inverse of `steps_of`.
-
-    Raises:
-        ValueError: a step is missing within an episode.
-    """
-    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
-    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
-        part = transitions[int(begin) : int(end)]
-        if (np.diff(part.steps) != 1).any():
-            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
-        columns = part.columns
-        observations = np.concatenate([part.observations, part.next_observations[-1:]])
-        yield RecordedEpisode(
-            Trajectory(observations, part.actions, part.rewards, bool(part.terminated[-1]), int(part.steps[0])),
-            truncated="truncated" in columns and bool(columns["truncated"][-1]),
-            policy=str(columns["policy"][0]) if "policy" in columns else "",
-            level_seed=int(columns["level_seed"][0]) if "level_seed" in columns else 0,
-            states={
-                name.removeprefix(STATE): np.concatenate([values, columns[f"next_{name}"][-1:]])
-                for name, values in columns.items()
-                if name.startswith(STATE) and f"next_{name}" in columns
-            },
-        )

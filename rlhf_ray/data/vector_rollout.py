@@ -6,8 +6,6 @@ value says nothing either, and is logged once. Once the environment has said any
 those in which no step says that it succeeded count as failed.
 """
 
-from __future__ import annotations
-
 import logging
 import textwrap
 from collections.abc import Mapping
@@ -65,24 +63,22 @@ class VectorRollout:
     def pieces(self) -> list[tuple[int, slice]]:
         """Return each episode's rows: its copy, and the rows that count, in the order of the copies and of time."""
         episodes = []
-        steps = len(self.real)
         for copy in range(self.real.shape[1]):
             # The row after an episode's end is a reset; one at the very beginning belongs to the rollout before.
             begin = 0 if self.real[0, copy] else 1
-            for end in np.flatnonzero(self.ended[:, copy]):
-                episodes.append((copy, slice(begin, int(end) + 1)))
-                begin = int(end) + 2
-            if begin < steps:
-                episodes.append((copy, slice(begin, steps)))
+            for end in [*np.flatnonzero(self.ended[:, copy]).tolist(), len(self.real) - 1]:
+                if begin <= end:
+                    episodes.append((copy, slice(begin, end + 1)))
+                begin = end + 2
         return episodes
+
+    def _start(self, copy: int, rows: slice) -> int:
+        return int(self.starts[copy]) if rows.start == 0 else 0
 
     def episode_lengths(self) -> tuple[int, ...]:
         """Return the number of steps of each episode that ended."""
-        return tuple(
-            rows.stop - rows.start + (int(self.starts[copy]) if rows.start == 0 else 0)
-            for copy, rows in self.pieces()
-            if self.ended[rows.stop - 1, copy]
-        )
+        ended = [(copy, rows) for copy, rows in self.pieces() if self.ended[rows.stop - 1, copy]]
+        return tuple(rows.stop - rows.start + self._start(copy, rows) for copy, rows in ended)
 
     def trajectories(self, env_actions: Array) -> list[Trajectory]:
         """Return each episode's steps, as views.
@@ -95,8 +91,8 @@ class VectorRollout:
                 self.observations[rows.start : rows.stop + 1, copy],
                 env_actions[rows, copy],
                 self.rewards[rows, copy],
-                terminated=bool(self.terminated[rows.stop - 1, copy]),
-                start=int(self.starts[copy]) if rows.start == 0 else 0,
+                bool(self.terminated[rows.stop - 1, copy]),
+                self._start(copy, rows),
             )
             for copy, rows in self.pieces()
         ]
@@ -133,14 +129,12 @@ def _plain(value: Any, name: str, environment: str) -> Any:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a tensor with a gradient, …
         array = np.empty(0)
-    if array.size == 1 and array.dtype.kind in "biuf":
-        number = array.item()
-        if number != number:  # NaN
+    if array.size == 1:
+        said = array.item()
+        if said is None or said != said:  # NaN
             return None
-        if number in (0, 1):
-            return number if array.ndim or isinstance(value, np.ndarray) else value
-    elif array.size == 1 and array.item() is None:
-        return None
+        if array.dtype.kind in "biuf" and said in (0, 1):
+            return said if array.ndim or isinstance(value, np.ndarray) else value
     _log_odd(value, name, environment)
     return None
 
@@ -148,11 +142,13 @@ def _plain(value: Any, name: str, environment: str) -> Any:
 def _log_odd(value: Any, name: str, environment: str) -> None:
     if environment not in _logged:
         _logged.add(environment)
-        said = (
+        logger.warning(
             "Environment %s: %r in the info of a step is %s, which is neither true nor false, 1 nor 0; it counts as unknown. "
-            "NaN and None say that it is unknown."
+            "NaN and None say that it is unknown.",
+            environment,
+            name,
+            textwrap.shorten(repr(value), 60, placeholder="..."),
         )
-        logger.warning(said, environment, name, textwrap.shorten(repr(value), 60, placeholder="..."))
 
 
 class Infos:
@@ -204,9 +200,8 @@ class Infos:
         told = np.broadcast_to(_told(infos, name), copies)
         if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (copies,):
             return values & told, told
-        plain = [
-            _plain(value, name, self._environment) if tells else None for value, tells in zip(values, told, strict=True)
-        ]
+        said = zip(values, told, strict=True)
+        plain = [_plain(value, name, self._environment) if tells else None for value, tells in said]
         return np.array([bool(value) for value in plain]), np.array([value is not None for value in plain])
 
     def means(self) -> dict[str, float]:

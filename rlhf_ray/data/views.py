@@ -5,8 +5,6 @@ Observations become vectors or uint8 images ``[height, width, channels]``; actio
 knows that there were others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -55,17 +53,13 @@ def view_of(space: gym.Space[Any]) -> View | None:
     =====================================================  ======================================================================
     """
     if isinstance(space, spaces.Box):
-        if is_image(space) or (len(space.shape) == 1 and np.dtype(space.dtype).kind in "fiu"):
+        if is_image(space) or (len(space.shape) == 1 and _kind(space) in "fiu"):
             return None
         return _image_view(space) or (None if _unclear(space) else _vector_view(space))
     if isinstance(space, spaces.Discrete):
         return None
     parts = _parts(space)
-    if parts is None:
-        return _vector_view(space)
-    if _has_images(space):
-        return _joint_view(space, parts)
-    return _vector_view(space)
+    return _joint_view(space, parts) if parts is not None and _has_images(space) else _vector_view(space)
 
 
 @dataclass(frozen=True)
@@ -89,6 +83,7 @@ def action_view_of(space: gym.Space[Any]) -> ActionView | None:
     Discrete actions that don't start at 0 are numbered from 0, MultiBinary ones and Boxes of few whole numbers become
     MultiDiscrete, a Box or MultiDiscrete becomes one of one dimension, and bounds that are only formal are left out.
     """
+    shape: Any = space.shape
     if isinstance(space, spaces.Discrete) and space.start != 0:
         start = int(space.start)
         return ActionView(
@@ -97,26 +92,19 @@ def action_view_of(space: gym.Space[Any]) -> ActionView | None:
             lambda actions: actions - start,
         )
     if (choices := _whole(space)) is not None:
-        shape, lowest, dtype = choices.shape, choices.start, space.dtype
+        lowest, dtype = choices.start, space.dtype
         return ActionView(
             spaces.MultiDiscrete(choices.nvec.flatten()),
             lambda action: (_shaped(action, shape) + lowest).astype(dtype),
             lambda actions: (actions.astype(np.int64) - lowest).reshape(len(actions), -1),
         )
-    if (
-        isinstance(space, spaces.Box)
-        and np.dtype(space.dtype).kind == "f"
-        and len(space.shape) != 1
-        and np.prod(space.shape)
-    ):
-        wanted = space.shape
+    if isinstance(space, spaces.Box) and _kind(space) == "f" and len(shape) != 1 and np.prod(shape):
         kind: Any = np.dtype(space.dtype).type
         flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=kind)
-        inner = action_view_of(flat)
-        seen, act = (flat, _unchanged) if inner is None else (inner.space, inner.act)
+        inner = action_view_of(flat) or ActionView(flat, _unchanged, _unchanged)
         return ActionView(
-            seen,
-            lambda action: _shaped(act(action), wanted),
+            inner.space,
+            lambda action: _shaped(inner.act(action), shape),
             lambda actions: actions.reshape(len(actions), -1),
         )
     if (meant := without_formal(space)) is not space:
@@ -132,12 +120,11 @@ def _whole(space: gym.Space[Any]) -> spaces.MultiDiscrete | None:
         return space if len(space.shape) != 1 or np.any(space.start) else None
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiDiscrete(np.full(space.shape, 2))
-    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind not in "iu" or not np.prod(space.shape):
+    if not isinstance(space, spaces.Box) or _kind(space) not in "iu" or not np.prod(space.shape):
         return None
-    low, counts = space.low.astype(np.int64), space.high.astype(np.float64) - space.low.astype(np.float64) + 1
-    if counts.sum() > MOST_CHOICES:
-        return None
-    return spaces.MultiDiscrete(counts.astype(np.int64), start=low)
+    counts = space.high.astype(np.float64) - space.low.astype(np.float64) + 1
+    few = counts.sum() <= MOST_CHOICES
+    return spaces.MultiDiscrete(counts.astype(np.int64), start=space.low.astype(np.int64)) if few else None
 
 
 def _shaped(actions: Any, shape: tuple[int, ...]) -> Array:
@@ -147,6 +134,10 @@ def _shaped(actions: Any, shape: tuple[int, ...]) -> Array:
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _kind(space: spaces.Box) -> str:
+    return np.dtype(space.dtype).kind
 
 
 def _parts(space: gym.Space[Any]) -> dict[Any, gym.Space[Any]] | None:
@@ -160,10 +151,8 @@ def _vector_view(space: gym.Space[Any]) -> View | None:
     bounds = _bounds(space)
     if bounds is None or not len(bounds[0]):
         return None
-    dtype = (
-        space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
-    )
-    kind: Any = np.dtype(dtype).type
+    numeric = isinstance(space, spaces.Box) and _kind(space) in "fiu"
+    kind: Any = np.dtype(space.dtype).type if numeric else np.float32
     seen = spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind)
     return View(
         with_names(seen, () if _parts(space) is None else _names(space)),
@@ -177,10 +166,9 @@ def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
         return space.low.flatten(), space.high.flatten()
     if size := sum(choices_of(space)) or (isinstance(space, spaces.MultiBinary) and int(np.prod(space.shape))):
         return np.zeros(size), np.ones(size)
-    parts = _parts(space)
-    bounds_of_parts = [_bounds(part) for part in parts.values()] if parts else []
-    known = [bound for bound in bounds_of_parts if bound is not None]
-    if not known or len(known) < len(bounds_of_parts):
+    bounds = [_bounds(part) for part in (_parts(space) or {}).values()]
+    known = [bound for bound in bounds if bound is not None]
+    if not known or len(known) < len(bounds):
         return None
     return np.concatenate([low for low, _ in known]), np.concatenate([high for _, high in known])
 
@@ -206,8 +194,7 @@ def _names(space: gym.Space[Any], name: str = "") -> list[str]:
         return [f"{name}={int(space.start) + choice}" for choice in range(int(space.n))]
     places = [f"{name}[{','.join(map(str, at))}]" if at else name for at in np.ndindex(space.shape or ())]
     if isinstance(space, spaces.MultiDiscrete):
-        first_of: list[int] = space.start.flatten().tolist()
-        each = zip(places, first_of, space.nvec.flatten().tolist(), strict=True)
+        each = zip(places, space.start.flat, space.nvec.flat, strict=True)
         return [f"{place}={first + choice}" for place, first, count in each for choice in range(count)]
     return [name] if len(places) == 1 else places
 
@@ -229,6 +216,11 @@ def _unclear(space: spaces.Box) -> bool:
     return len(space.shape) == 3 and _channel_axis(space.shape, LEAST_SIDE // 2) is not None
 
 
+def _scalable(space: spaces.Box) -> bool:
+    """Whether the bounds say what black and white are."""
+    return not unscaled(space.low, space.high, WIDEST_SCALED).any()
+
+
 def _channel_axis(shape: tuple[int, ...], least: int = LEAST_SIDE) -> int | None:
     """The axis of an image's channels, -1 or -3; None if it is no image."""
     if min(shape[:2]) >= least and shape[2] >= 1:
@@ -237,10 +229,10 @@ def _channel_axis(shape: tuple[int, ...], least: int = LEAST_SIDE) -> int | None
 
 
 def _image_view(space: spaces.Box) -> View | None:
-    shape, dtype = space.shape, np.dtype(space.dtype)
-    if dtype != np.uint8 and not (dtype.kind == "f" and _scalable(space)):
+    shape, bytes_already = space.shape, space.dtype == np.uint8
+    if not bytes_already and not (_kind(space) == "f" and _scalable(space)):
         return None
-    if len(shape) == 2 and min(shape) >= LEAST_SIDE and dtype == np.uint8:
+    if len(shape) == 2 and min(shape) >= LEAST_SIDE and bytes_already:
         return View(_images(*shape, 1), lambda image: np.asarray(image)[..., None])
     if len(shape) not in (3, 4) or (axis := _channel_axis(shape[-3:])) is None:
         return None
@@ -258,11 +250,6 @@ def _image_view(space: spaces.Box) -> View | None:
     return View(_images(height, width, channels * (shape[0] if len(shape) == 4 else 1)), see)
 
 
-def _scalable(space: spaces.Box) -> bool:
-    """Whether the bounds say what black and white are."""
-    return not unscaled(space.low, space.high, WIDEST_SCALED).any()
-
-
 def _images(height: int, width: int, channels: int) -> spaces.Box:
     return spaces.Box(0, 255, (height, width, channels), np.uint8)
 
@@ -275,10 +262,9 @@ def _to_bytes(space: spaces.Box) -> Callable[[Array], Array]:
 
 
 def _has_images(space: gym.Space[Any]) -> bool:
-    parts = _parts(space)
-    if parts is not None:
-        return any(_has_images(part) for part in parts.values())
-    return isinstance(space, spaces.Box) and (is_image(space) or _image_view(space) is not None)
+    if isinstance(space, spaces.Box):
+        return is_image(space) or _image_view(space) is not None
+    return any(_has_images(part) for part in (_parts(space) or {}).values())
 
 
 def _joint_view(space: gym.Space[Any], parts: dict[Any, gym.Space[Any]]) -> View | None:
@@ -292,8 +278,9 @@ def _joint_view(space: gym.Space[Any], parts: dict[Any, gym.Space[Any]]) -> View
             view = view_of(part) if not is_image(part) else View(cast(spaces.Box, part), np.asarray)
             if view is None:
                 return None
-            images[name] = view
-            channels += _channel_names(view.space, called)
+            images[name], inner, count = view, names_in(view.space), view.space.shape[2]
+            numbered = [called] if count == 1 else [f"{called}, channel {channel}" for channel in range(count)]
+            channels += [f"{called}.{each}" for each in inner] or numbered
         elif (as_bytes := _as_bytes(part, called)) is not None:
             numbers[name], found = as_bytes
             planes += found
@@ -313,14 +300,6 @@ def _joint_view(space: gym.Space[Any], parts: dict[Any, gym.Space[Any]]) -> View
 
     seen = _images(height, width, len(planes) + len(channels))
     return View(with_names(seen, [*planes, *channels], len(planes)), see)
-
-
-def _channel_names(space: spaces.Box, name: str) -> list[str]:
-    """Name the channels of the part ``name``: by what they are made of, or by their numbers."""
-    if inner := names_in(space):
-        return [f"{name}.{each}" for each in inner]
-    count = space.shape[2]
-    return [name] if count == 1 else [f"{name}, channel {channel}" for channel in range(count)]
 
 
 def _as_bytes(space: gym.Space[Any], name: str) -> tuple[Callable[[Any], Array], list[str]] | None:

@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.envs.checked import RAISED, fault, try_out
-from rlhf_ray.settings.labelling import Channels
+from rlhf_ray.settings.preferences import Channels
 
 RENDERED_SIDE = 256
 """Target size of a rendered frame's longer side, in pixels. Frames are reduced by a whole factor, so they come close to it."""

@@ -22,7 +22,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.labelling.camera import RENDERED_SIDE, Camera, picture
-from rlhf_ray.settings.labelling import Channels, Zoom
+from rlhf_ray.settings.preferences import Channels, Zoom
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ These classes define the command line, its help and the setters of `PreferencePP
 """
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentSettings, PolicyMemory, PolicyNetwork, PPOSettings, SACSettings
+from rlhf_ray.settings.agents import PolicyMemory, PPOSettings, SACSettings
 from rlhf_ray.settings.experiment import (
     PARTS,
     AgentName,
@@ -16,21 +16,23 @@ from rlhf_ray.settings.experiment import (
     save_experiment,
     to_json,
 )
-from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
-from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
-from rlhf_ray.settings.reward_model import Activation, InputNormalisation, Output, RewardModelSettings
-from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
+from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
+from rlhf_ray.settings.preferences import NO_QUESTIONS, LabellingSettings, PreferenceSettings
+from rlhf_ray.settings.reward_model import (
+    SUPERVISED_MODEL,
+    Activation,
+    InputNormalisation,
+    Output,
+    RewardModelSettings,
+    SupervisedSettings,
+)
 
 __all__ = [
     "NO_QUESTIONS",
     "PARTS",
-    "STARTS",
     "SUPERVISED_MODEL",
     "Activation",
     "AgentName",
-    "AgentSettings",
-    "Balance",
     "Experiment",
     "FragmentSettings",
     "InputNormalisation",
@@ -38,7 +40,6 @@ __all__ = [
     "Output",
     "PPOSettings",
     "PolicyMemory",
-    "PolicyNetwork",
     "PreferenceSettings",
     "ResolvedFragments",
     "RewardModelSettings",

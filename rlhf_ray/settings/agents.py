@@ -1,7 +1,5 @@
 """The settings of the agents: those that every one has, PPO's and SAC's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,6 @@
 """Checks of settings, whose bounds are declared on the fields. Messages name the setting, the value and the remedy."""
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import math
 import sys
@@ -32,15 +31,13 @@ def whole_number(text: str) -> int:
         ValueError: it is none (``1.5``, ``1e-3``), is larger than `LARGEST`, or has a decimal point without an exponent (``3.0``,
             which may be a share).
     """
-    try:
+    with contextlib.suppress(InvalidOperation):
         number = Decimal(text)
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if number.is_finite() and ("." not in text or "e" in text.lower()):
-        if abs(number) > LARGEST:
-            raise ValueError(f"{text!r} is not a whole number of at most 2**63 - 1")
-        if number == int(number):
-            return int(number)
+        if number.is_finite() and ("." not in text or "e" in text.lower()):
+            if abs(number) > LARGEST:
+                raise ValueError(f"{text!r} is not a whole number of at most 2**63 - 1")
+            if number == int(number):
+                return int(number)
     raise ValueError(f"{text!r} is not a whole number")
 
 
@@ -60,9 +57,8 @@ class Bounds:
 
     def hold(self, value: float) -> bool:
         """Return whether ``value`` is within them. NaN isn't."""
-        return (self.low < value if self.above else self.low <= value) and (
-            value < self.high if self.below else value <= self.high
-        )
+        above = self.low < value if self.above else self.low <= value
+        return above and (value < self.high if self.below else value <= self.high)
 
     @property
     def rule(self) -> str:
@@ -71,9 +67,8 @@ class Bounds:
             return f"above {self.low}" if self.above else f"{self.low} or more"
         if not self.above and not self.below:
             return f"between {self.low} and {self.high}"
-        return (
-            f"{'above' if self.above else 'at least'} {self.low} and {'below' if self.below else 'at most'} {self.high}"
-        )
+        least, most = "above" if self.above else "at least", "below" if self.below else "at most"
+        return f"{least} {self.low} and {most} {self.high}"
 
 
 Count = Annotated[int, Bounds(1)]
@@ -179,11 +174,11 @@ def _checked(value: Any, parts: Sequence[Part], setting: str, infinite: bool) ->
         return value
     if int in kinds or float in kinds:
         return _number(value, parts, setting, infinite)
-    if bool in kinds:
-        require(isinstance(value, bool), setting, value, "it must be true or false")
-    elif str in kinds:
-        require(isinstance(value, str), setting, value, "it must be a text")
-    elif not any(isinstance(kind, type) for kind in kinds):
+    for kind, rule in ((bool, "it must be true or false"), (str, "it must be a text")):
+        if kind in kinds:
+            require(isinstance(value, kind), setting, value, rule)
+            return value
+    if not any(isinstance(kind, type) for kind in kinds):
         require(False, setting, value, f"it must be one of {', '.join(map(str, kinds))}")
     return value
 

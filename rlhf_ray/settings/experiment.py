@@ -13,8 +13,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentSettings, PPOSettings, SACSettings
 from rlhf_ray.settings.checks import BelowOne, Bounds, Count, check_values, require, require_known
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
-from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.preferences import PreferenceSettings
+from rlhf_ray.settings.preferences import LabellingSettings, PreferenceSettings
 from rlhf_ray.settings.reward_model import RewardModelSettings
 
 _S = TypeVar("_S")
@@ -115,11 +114,9 @@ class Experiment:
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
-        rollout_length = self.agent_settings.rollout_length
-        rounds = self.preferences.rounds
-        return self.fragments.resolved(
-            horizon=horizon, total_env_steps=self.total_env_steps, rollout=rollout_length, rounds=rounds
-        )
+        rollout, rounds = self.agent_settings.rollout_length, self.preferences.rounds
+        steps = self.total_env_steps
+        return self.fragments.resolved(horizon=horizon, total_env_steps=steps, rollout=rollout, rounds=rounds)
 
 
 def own_parts(group: str, settings: PreferenceSettings | RewardModelSettings) -> list[str]:
@@ -147,22 +144,19 @@ def env_steps_needed(
     pretraining = preferences.pretraining_iterations(iteration) * iteration
     between = rounds * fragments.between_rounds_env_steps(films)
     needed = pretraining + fragments.initial_env_steps + between + iteration
-    parts = [f"first fragments (fragments.initial_env_steps={fragments.initial_env_steps})"]
-    if pretraining:
-        parts.insert(0, f"pretraining (preferences.pretraining_env_steps={preferences.pretraining_env_steps})")
-    if fragments.exploration_env_steps:
-        parts.append(
-            f"exploration in preferences.rounds={rounds} (fragments.exploration_env_steps={fragments.exploration_env_steps})"
-        )
-    if films:
-        viewers = "people" if preferences.asks_people else "the gatherer"
-        parts.append(
-            f"filming for {viewers} in preferences.rounds={rounds} (fragments.film_env_steps={fragments.filmed_env_steps})"
-        )
+    viewers, explored = "people" if preferences.asks_people else "the gatherer", fragments.exploration_env_steps
+    in_rounds = f"in preferences.rounds={rounds}"
+    parts = {
+        f"pretraining (preferences.pretraining_env_steps={preferences.pretraining_env_steps})": pretraining,
+        f"first fragments (fragments.initial_env_steps={fragments.initial_env_steps})": True,
+        f"exploration {in_rounds} (fragments.exploration_env_steps={explored})": explored,
+        f"filming for {viewers} {in_rounds} (fragments.film_env_steps={fragments.filmed_env_steps})": films,
+    }
+    listed = ", ".join(part for part, there in parts.items() if there)
     return (
         needed,
-        f"{', '.join(parts)} and one iteration of the agent ({iteration}) need {needed} steps: raise it to {needed} or more, or "
-        "lower those; `rlhf-ray train … --fast` tries anything out in seconds",
+        f"{listed} and one iteration of the agent ({iteration}) need {needed} steps: raise it to {needed} or more, or lower those; "
+        "`rlhf-ray train … --fast` tries anything out in seconds",
     )
 
 
@@ -176,16 +170,13 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
     """The inverse of `to_json`. An unknown setting raises a `SettingError` with the nearest ones."""
     if not isinstance(values, dict):
         raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    groups = {group: group_class for group, group_class in _GROUPS.items() if kind is Experiment}
-    inside = [f"{group}.{name}" for group, group_class in groups.items() for name in group_class.__dataclass_fields__]
-    own_name = next((group for group, group_class in _GROUPS.items() if group_class is kind), kind.__name__)
-    require_known(values, known, own_name, inside)
+    groups = _GROUPS if kind is Experiment else {}
+    inside = [f"{group}.{name}" for group, part in groups.items() for name in part.__dataclass_fields__]
+    own_name = next((group for group, part in _GROUPS.items() if part is kind), kind.__name__)
+    require_known(values, [f.name for f in dataclasses.fields(kind)], own_name, inside)  # type: ignore[arg-type]
     arguments: dict[str, Any] = {}
     for name, value in values.items():
-        nested = groups.get(name)
-        if nested is not None:
-            value = from_json(nested, value)
+        value = from_json(groups[name], value) if name in groups else value
         arguments[name] = tuple(value) if isinstance(value, list) else value
     return kind(**arguments)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from rlhf_ray.settings.checks import Bounds, Count, Discount, Natural, Share, changeable, check_values, require
 
@@ -76,26 +76,23 @@ class FragmentSettings:
             rollout: steps of each rollout that fragments are cut from; None if unknown.
             rounds: number of labelling rounds after the first.
         """
-        if self.length == "auto":
-            most = [steps for steps in (50, horizon, rollout) if steps is not None]
-            if self.initial_env_steps != "auto":
-                most.append(max(1, self.initial_env_steps // 2))
+        length, initial, share, exploration = (
+            getattr(self, name) for name in ("length", "initial_env_steps", "start_share", "exploration_env_steps")
+        )
+        varied = initial == "auto" or getattr(self, "varied", False)
+        if length == "auto":
+            half = None if initial == "auto" else max(1, initial // 2)
+            most = [steps for steps in (50, horizon, rollout, half) if steps is not None]
             length = min(25 if horizon is None else max(horizon // 20, 10), *most)
-        else:
-            length = self.length
-        if self.initial_env_steps == "auto":
+        if initial == "auto":
             initial = max(2 * length, min(max(2_000, 10 * (horizon or 0)), total_env_steps // 10))
-        else:
-            initial = self.initial_env_steps
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
-        varied = self.initial_env_steps == "auto" or getattr(self, "varied", False)
-        share = (STARTS if varied else 0.0) if self.start_share == "auto" else self.start_share
-        exploration = self.exploration_env_steps
+        if share == "auto":
+            share = STARTS if varied else 0.0
         if isinstance(exploration, float):
             exploration = round(exploration * total_env_steps / rounds) if rounds else 0
-        chosen = {"length": length, "initial_env_steps": initial, "start_share": share}
-        chosen["exploration_env_steps"] = exploration
-        return ResolvedFragments(**own | chosen, varied=varied)
+        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
+        own |= {"length": length, "initial_env_steps": initial, "start_share": share}
+        return ResolvedFragments(**own | {"exploration_env_steps": exploration}, varied=varied)
 
 
 STARTS = 0.5

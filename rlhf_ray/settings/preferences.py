@@ -1,4 +1,4 @@
-"""Settings of the comparisons: how many, when, which pairs, and who answers."""
+"""Settings of the comparisons: how many, when, which pairs, who answers; and of the labelling page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from rlhf_ray.settings.checks import (
     BelowOne,
+    Bounds,
     Count,
     Discount,
     Natural,
@@ -23,6 +24,9 @@ from rlhf_ray.settings.checks import (
     require,
     whole_number,
 )
+
+Channels = Literal["auto", 1, 3]
+Zoom = Count | Literal["auto"]
 
 _ENTRY = re.compile(r"(?P<teacher>[^=@]+)(=(?P<share>[^=@]+))?(@(?P<after>[^=@]+))?")
 
@@ -47,24 +51,19 @@ def read_annotator(text: str) -> AnnotatorEntry:
     Raises:
         SettingError: it is none, or its teacher can't be in a population.
     """
-    share, after, match = 0.0, None, _ENTRY.fullmatch(text)
+    entry, match = AnnotatorEntry("", 0.0), _ENTRY.fullmatch(text)
     if match is not None:
         with contextlib.suppress(ValueError):
-            share, after = (
-                float(match["share"] or 1.0),
-                None if match["after"] is None else whole_number(match["after"]),
-            )
+            after = None if match["after"] is None else whole_number(match["after"])
+            entry = AnnotatorEntry(match["teacher"], float(match["share"] or 1.0), after)
     forms = "write a teacher's name, with =SHARE (above 0) for another share than 1, and @ANSWERS (1 or more) to leave after them"
-    valid = 0 < share < math.inf and (after is None or after >= 1)
+    valid = 0 < entry.share < math.inf and (entry.after is None or entry.after >= 1)
     require(valid, "preferences.annotators", text, f"{forms}, as in oracle=2@30")
-    teacher = match["teacher"] if match else ""
-    require(
-        teacher not in ("population", "human"),
-        "preferences.annotators",
-        text,
-        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too",
+    single = (
+        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too"
     )
-    return AnnotatorEntry(teacher, share, after)
+    require(entry.teacher not in ("population", "human"), "preferences.annotators", text, single)
+    return entry
 
 
 @dataclass(frozen=True)
@@ -167,19 +166,16 @@ class PreferenceSettings:
     def __post_init__(self) -> None:
         name_parts(self, "teacher", "gatherer", "selection", "schedule", "annotators")
         check_values(self, "preferences", infinite=("rationality",))
-        require(
-            not self.annotators or self.teacher == "population",
-            "preferences.annotators",
-            self.annotators,
-            f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
-        )
-        for entry in self.annotators:
-            read_annotator(entry)
+        _ = self.annotator_entries  # refuses what is none
         least = min(1, self.comparisons)
         share = isinstance(self.initial_comparisons, float)
         first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
         between = f"it must be between {least} and preferences.comparisons={self.comparisons}"
         rules = {
+            "annotators": (
+                not self.annotators or self.teacher == "population",
+                f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
+            ),
             "initial_comparisons": (
                 isinstance(first, int) and least <= first <= self.comparisons,
                 f"{between}, or auto for a quarter, or a share of them between 0 and 1",
@@ -273,3 +269,43 @@ NO_QUESTIONS: dict[str, Any] = {
     "pretraining_env_steps": 0,
 }
 """The values that `PreferenceSettings.without_questions` sets."""
+
+
+@dataclass(frozen=True)
+class LabellingSettings:
+    """The labelling page, where annotators compare clips in a browser."""
+
+    annotators: tuple[str, ...] = ("me",)
+    """Names of the annotators; each gets a personal link. The first is the owner: sees everyone's statistics and sets weights."""
+    instructions: str = "Which clip shows better behaviour?"
+    """Instructions shown above the clips: what annotators should prefer."""
+    language: str = "en"
+    """Language of the page: en, de, or a JSON file of its texts in yours. The instructions and the title stay as they are."""
+    host: str = "127.0.0.1"
+    """Address the page's server binds to. With any other than 127.0.0.1, other machines on the network can reach the page."""
+    port: Annotated[int, Bounds(0, 65535)] = 8765
+    """Port of the page's server. If it is in use, the next free port is used; 0 picks any free port."""
+    hosts: tuple[str, ...] = ()
+    """Additional host names (without port) under which browsers reach the page, such as a proxy's."""
+    lease_seconds: Annotated[float, Bounds(5)] = 120.0
+    """Seconds that a pair is reserved for the annotator who sees it. A visible page renews this."""
+    overlap_share: Share = 0.1
+    """Fraction (0 to 1) of questions that two annotators answer, to measure agreement. Needs two annotators."""
+    catch_share: Annotated[float, Bounds(0, 0.5)] = 0.03
+    """Fraction (0 to 0.5) of shown pairs that are catch pairs, which check the annotator and are not used for training: a clip
+    beside itself, or a pair they have already answered with its sides swapped."""
+    channels: Channels = "auto"
+    """Channels of an image observation that people see, the last ones: 1 (grey) or 3 (colour). auto: 3 if their number is a
+    multiple of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames."""
+    zoom: Zoom = "auto"
+    """Factor (a whole number, 1 or more) by which the page enlarges image observations, without smoothing. auto: the largest one
+    with which two clips fit into the window, which is the limit of any other too."""
+
+    def __post_init__(self) -> None:
+        check_values(self, "labelling")
+        names = self.annotators
+        valid = len(names) >= 1 and len(set(names)) == len(names)
+        require(valid, "labelling.annotators", names, "give at least one name, each only once")
+        for name in names:
+            fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
+            require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")

@@ -1,7 +1,5 @@
 """Options of commands that are no settings of an experiment: what `rlhf-ray train` starts from, and a sweep's choices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.data.recording_writer import save
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.recording_writer import write_episodes
+from rlhf_ray.data.recordings import EpisodeSource
 from rlhf_ray.reward.functions import load_reward
 
 SPACES = gym.spaces.Box(-4, 4, (3,), np.float32), gym.spaces.Discrete(2)
@@ -23,15 +23,17 @@ def steps_of(n=200, first_reward=None):
     rewards = states[:, 1:, 0].reshape(-1).astype(float)
     rewards[0] = rewards[0] if first_reward is None else first_reward
     before, after = (of.reshape(-1, 3) for of in (states[:, :-1], states[:, 1:]))
-    return Transitions(
-        before, rng.integers(0, 2, n), after, np.zeros(n, bool), rewards, np.arange(n) // 20, np.arange(n) % 20
-    )
+    return Demonstrations(before, rng.integers(0, 2, n), after, rewards, np.zeros(n, bool), np.arange(n) % 20 == 19)
+
+
+def record(steps, out):
+    write_episodes(EpisodeSource(steps.episodes(), *SPACES, {"environment": "made up"}), out, "recording")
 
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save(steps_of(), "recording", *SPACES, {"environment": "made up"})
+    record(steps_of(), "recording")
     return tmp_path
 
 
@@ -58,11 +60,8 @@ def test_a_recording_becomes_a_reward_model_with_a_report(recording, capsys):
 
 
 def test_what_does_not_fit_is_said_in_one_line(recording, capsys):
-    save(steps_of(first_reward=np.nan), "unknown", *SPACES)
-    steps = steps_of()
-    Demonstrations(
-        steps.observations, steps.actions, steps.next_observations, steps.rewards, steps.terminated, steps.steps == 19
-    ).save("demonstrations.npz")
+    record(steps_of(first_reward=np.nan), "unknown")
+    steps_of().save("demonstrations.npz")
     Demonstrations.load("demonstrations.npz").save("with_spaces.npz", SPACES)
     cli.main(["fit", "--from-rewards", "with_spaces.npz", *SMALL])
     assert load_reward("reward_model").observation_space == SPACES[0]

@@ -1,16 +1,17 @@
-"""Files and folders that are whole or not there."""
+"""Files and folders that are whole or not there, and those that are nobody's."""
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import os
 import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rlhf_ray.data.atomic import append, find_folder, left_over, whole_file, whole_folder, write_text
+from rlhf_ray.data.strays import is_empty, stray
 
 
 def save(path: Path, number: int) -> None:
@@ -23,7 +24,18 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Files can't get larger than 5 kB: to the process as good as a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     write_text(path, "before")
 
@@ -42,7 +54,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
+def test_a_secret_is_never_readable_by_others(tmp_path):
     path = tmp_path / "secret"
     path.touch(mode=0o644)
     with whole_file(path, mode=0o600) as sink:
@@ -52,21 +64,13 @@ def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
     path, line = tmp_path / "file", tmp_path / "lines"
     line.write_text("first\n")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))  # to the process as good as a full disk
-    try:
-        for write, named in (
-            (lambda: write_text(path, "x" * 10_000), path),
-            (lambda: append(line, bytes(9_000)), line),
-        ):
-            with pytest.raises(OSError, match="File too large") as error:
-                write()
-            assert error.value.filename == str(named)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for write, named in ((lambda: write_text(path, "x" * 10_000), path), (lambda: append(line, bytes(9_000)), line)):
+        with full_disk(), pytest.raises(OSError, match="File too large") as error:
+            write()
+        assert error.value.filename == str(named)
     with pytest.raises(OSError, match="No such file") as error:
         write_text(tmp_path / "nowhere" / "file", "text")
     assert (error.value.errno, error.value.filename) == (errno.ENOENT, str(tmp_path / "nowhere" / "file"))
@@ -74,7 +78,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert line.read_text() == "first\n"
 
 
-def test_a_file_being_written_is_not_left_over(tmp_path: Path) -> None:
+def test_a_file_being_written_is_not_left_over(tmp_path):
     with whole_file(tmp_path / "file"):
         (temporary,) = names(tmp_path)
         assert not left_over(temporary)
@@ -85,7 +89,7 @@ def test_a_file_being_written_is_not_left_over(tmp_path: Path) -> None:
     assert left_over(temporary.replace(f"-{os.getpid()}-", f"-{pid}-"))
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "saved"
     for number in (1, 2):
         save(path, number)
@@ -107,7 +111,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["saved"]
 
 
-def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path: Path) -> None:
+def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path):
     path = tmp_path / "saved"
     save(path, 1)
     path.rename(tmp_path / ".old-saved")
@@ -117,7 +121,7 @@ def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path
     assert names(tmp_path) == ["saved"]
 
 
-def test_what_was_there_can_be_kept(tmp_path: Path) -> None:
+def test_what_was_there_can_be_kept(tmp_path):
     path = tmp_path / "saved"
     save(path, 1)
     with whole_folder(path, keep_old=tmp_path / "before") as folder:
@@ -125,3 +129,23 @@ def test_what_was_there_can_be_kept(tmp_path: Path) -> None:
     assert (tmp_path / "before" / "number").read_text() == "1"
     assert (path / "number").read_text() == "2"
     assert names(tmp_path) == ["before", "saved"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".DS_Store", "._a.png", "desktop.ini", "Thumbs.db", "ehthumbs.db", "Icon\r", ".nfs000000a1", "@eaDir",
+     "a (conflicted copy 2026-11-28).csv", "a (Ada's conflicted copy).csv", "a.sync-conflict-20261128-1-ABC.csv"],
+)  # fmt: skip
+def test_strays(name):
+    assert stray(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.csv", ".tmp-host-1-0a", ".git", ".env", "_a", "x._y", "thumbs.dbx", "conflict.csv"]
+)
+def test_files_of_people(name, tmp_path):
+    assert not stray(name)
+    (tmp_path / "Thumbs.db").touch()
+    assert is_empty(tmp_path)
+    (tmp_path / name).touch()
+    assert not is_empty(tmp_path)

@@ -1,12 +1,7 @@
 """Files that hold less than they should: each is one line that names the file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 
 from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.errors import SettingError
@@ -16,13 +11,13 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from tests.data.test_conversion import recorded
+from tests.data.test_recordings import written
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 
-def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_a_minari_data_set_too(tmp_path, monkeypatch):
     pytest.importorskip("minari")
-    recorded(tmp_path / "recording", (VECTORS, FORCES))
+    written(tmp_path / "recording", (VECTORS, FORCES))
     monkeypatch.chdir(tmp_path)
     convert(["recording", "sub/pend-v0", "--to", "minari"])
     assert len(list(MinariFolder("sub/pend-v0"))) == 5
@@ -34,22 +29,18 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("file", "content"), [("reward.json", "[]"), ("reward.json", "{"), ("reward.safetensors", "x")]
 )
-def test_a_damaged_reward_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
+def test_a_damaged_reward_model_is_one_line(tmp_path, file, content):
     RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(4,))).save(tmp_path / "rw")
     assert fitted_reward(tmp_path / "rw").settings.hidden == (4,)
     (tmp_path / "rw" / file).write_text(content)
     with pytest.raises(SettingError, match=r"rw can't be read as a reward model .*damaged") as found:
         fitted_reward(tmp_path / "rw")
     assert "\n" not in str(found.value)
+    with pytest.raises(SettingError, match=r"reward.json is a file, but training uses a reward model's folder"):
+        fitted_reward(tmp_path / "rw" / "reward.json")
 
 
-def test_a_saved_network_is_no_reward_model_of_ours(tmp_path: Path) -> None:
-    torch.save({}, tmp_path / "net.pt")
-    with pytest.raises(SettingError, match=r"net\.pt is a file, but training uses a reward model's folder"):
-        fitted_reward(tmp_path / "net.pt")
-
-
-def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_observations_that_are_not_finite_are_named(tmp_path):
     comparisons = some_comparisons(4)
     comparisons.pairs.left.observations[0, 0, 0] = np.nan
     store = PreferenceStore(tmp_path / "store")
@@ -58,9 +49,7 @@ def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
         fit(store, VECTORS, FORCES)
 
 
-def test_early_stopping_without_enough_held_out_comparisons_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_early_stopping_without_enough_held_out_comparisons_says_so(tmp_path, caplog):
     store = PreferenceStore(tmp_path / "store")
     store.commit(some_comparisons(20), annotator="a")
     fit(store, VECTORS, FORCES, RewardModelSettings(hidden=(4,), early_stopping=2), updates=2)

@@ -27,7 +27,7 @@ def halves(command: str) -> list[list[Requirement]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_installs_all_that_its_packages_need(command: str) -> None:
+def test_a_command_installs_all_that_its_packages_need(command):
     alone, others = halves(command)
     there = {
         canonicalize_name(r.name) for r in [*alone, *others, *map(Requirement, PROJECT["project"]["dependencies"])]
@@ -43,7 +43,7 @@ def test_a_command_installs_all_that_its_packages_need(command: str) -> None:
 
 
 @pytest.mark.parametrize(("extra", "command"), zip(("procgen", "imitation"), COMMANDS, strict=True))
-def test_a_command_names_the_versions_of_the_extra_and_of_the_overrides(extra: str, command: str) -> None:
+def test_a_command_names_the_versions_of_the_extra_and_of_the_overrides(extra, command):
     alone, others = halves(command)
     wanted = {r.name: r.specifier for r in map(Requirement, PROJECT["project"]["optional-dependencies"][extra])}
     has = {r.name: r.specifier for r in [*alone, *others]}
@@ -52,6 +52,6 @@ def test_a_command_names_the_versions_of_the_extra_and_of_the_overrides(extra: s
     assert all(has[name] in (overrides[name], "") for name in has.keys() & overrides.keys())
 
 
-def test_the_documentation_has_both_commands() -> None:
+def test_the_documentation_has_both_commands():
     page = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
     assert all(command.replace(" && ", "\n") in page for command in COMMANDS)

@@ -64,9 +64,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         "tune --resume {}",
     ],
 )
-def test_foreign_files_import_nothing(
-    words: str, foreign: Path, imported: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_files_import_nothing(words, foreign, imported, capsys):
     said = refused(words.replace("{}", str(foreign)).split(), capsys)
     assert "'foreign_envs'" in said
     assert str(imported.parent / "modules" / "foreign_envs.py") in said
@@ -74,9 +72,7 @@ def test_foreign_files_import_nothing(
     assert not imported.exists()
 
 
-def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(
-    foreign: Path, imported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(foreign, imported, capsys, monkeypatch, tmp_path):
     assert "has no policy yet" in refused(["evaluate", str(foreign), "--allow-import", "foreign_envs"], capsys)
     monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
     assert "has no policy yet" in refused(["evaluate", str(foreign)], capsys)
@@ -86,22 +82,20 @@ def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(
     assert "--allow-import" in refused(["evaluate", str(foreign)], capsys)
 
 
-def test_typing_a_name_is_consent(foreign: Path, imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typing_a_name_is_consent(foreign, imported, monkeypatch):
     assert presets.preset(NAME).environment == NAME
     monkeypatch.setattr(consent, "_allowed", set())
     assert presets.preset(str(foreign / "best.json")).environment == NAME
     assert RunFolder.open(foreign).experiment().environment == NAME
 
 
-def test_whoever_made_a_run_is_not_asked(tmp_path: Path, imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_made_a_run_is_not_asked(tmp_path, imported, monkeypatch):
     RunFolder.create(tmp_path / "own", Experiment(environment=NAME))
     monkeypatch.setattr(consent, "_allowed", set())
     assert RunFolder.open(tmp_path / "own").experiment().environment == NAME
 
 
-def test_folders_that_a_file_names_are_searched_for_what_is_allowed_there(
-    foreign: Path, imported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folders_that_a_file_names_are_searched_for_what_is_allowed_there(foreign, imported, monkeypatch, tmp_path):
     monkeypatch.setenv(modules.FOLDERS, "")
     monkeypatch.setattr(sys, "path", list(sys.path))
     theirs, source = tmp_path / "theirs", foreign / "run.json"
@@ -128,7 +122,7 @@ def test_folders_that_a_file_names_are_searched_for_what_is_allowed_there(
     assert not imported.exists()
 
 
-def test_only_the_flags_that_are_ours_are_taken() -> None:
+def test_only_the_flags_that_are_ours_are_taken():
     words = ["x.json", "--environment", "my_envs:A-v0", "--seed", "3", "--allow-import=other.envs"]
     assert consent.take_flags(words) == words[:-1]
     assert consent._allowed == {"my_envs", "other"}
@@ -139,13 +133,13 @@ def test_only_the_flags_that_are_ours_are_taken() -> None:
         consent.take_flags(["--allow-import"])
 
 
-def test_what_is_remembered_may_be_damaged_or_unwritable(foreign: Path, tmp_path: Path) -> None:
+def test_what_is_remembered_may_be_damaged_or_unwritable(foreign, tmp_path):
     (tmp_path / "config").write_text("a file in the way")
     consent.allow("foreign_envs")
     consent.check(NAME, foreign / "config.json")
 
 
-def test_a_part_that_is_joined_to_others_needs_consent_too(imported: Path) -> None:
+def test_a_part_that_is_joined_to_others_needs_consent_too(imported):
     settings = PreferenceSettings(selection="disagreement+foreign_envs:Mine")
     names = Experiment(preferences=settings).own_names()
     assert names == ["foreign_envs:Mine"]

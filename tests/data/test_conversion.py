@@ -1,8 +1,5 @@
 """Recorded episodes between our formats, imitation's and Minari's."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,42 +8,20 @@ import pytest
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.convert import run
-from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
+from rlhf_ray.data.recording_writer import write_episodes
 from rlhf_ray.data.recordings import Recording, load_demonstrations, load_transitions, open_episodes
-from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.settings import SettingError
-from tests.data.test_recordings import some_episodes
+from tests.data.test_recordings import same_episodes, written
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
 SPACES: list[tuple[gym.spaces.Box, gym.Space[Any]]] = [(VECTORS, FORCES), (IMAGES, CHOICES)]
 
 
-def recorded(folder: Path, spaces: Any, environment: str = "Pendulum-v1") -> list[RecordedEpisode]:
-    episodes = some_episodes(*spaces)
-    writer = RecordingWriter(folder, *spaces, {"environment": environment})
-    for each in episodes:
-        writer.add(each)
-    writer.finish()
-    return episodes
-
-
-def same_episodes(mine: Any, theirs: Any, truncated: bool = True) -> None:
-    for one, other in zip(mine, theirs, strict=True):
-        for name in ("observations", "actions", "rewards"):
-            values = getattr(one.trajectory, name), getattr(other.trajectory, name)
-            np.testing.assert_array_equal(*values)
-            assert values[0].dtype == values[1].dtype
-        assert one.trajectory.terminated == other.trajectory.terminated
-        assert not truncated or one.truncated == other.truncated
-
-
 @pytest.mark.parametrize("spaces", SPACES, ids=["vectors", "images"])
-def test_a_recording_becomes_a_minari_data_set_and_comes_back(
-    tmp_path: Path, spaces: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_becomes_a_minari_data_set_and_comes_back(tmp_path, spaces, monkeypatch):
     minari = pytest.importorskip("minari", reason="the extra 'minari'")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    episodes = recorded(tmp_path / "r", spaces)
+    episodes = written(tmp_path / "r", spaces, "Pendulum-v1")
     out = tmp_path / "datasets" / "pendulum" / "made-up-v3"
     run([str(tmp_path / "r"), str(out), "--to", "minari"])
     dataset = minari.load_dataset("pendulum/made-up-v3")
@@ -69,7 +44,7 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     assert fit_rewards._spaces(str(out), None) == spaces
 
 
-def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path: Path) -> None:
+def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path):
     pytest.importorskip("minari", reason="the extra 'minari'")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "metadata.json").write_text(
@@ -79,12 +54,12 @@ def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_pat
         open_episodes(tmp_path)
 
 
-def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
+def test_a_recording_goes_to_imitation_and_back(tmp_path):
     serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
     space = gym.spaces.Box(-np.array([1, 1, 8], np.float32), np.array([1, 1, 8], np.float32))
-    episodes = recorded(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))))
+    episodes = written(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))), "Pendulum-v1")
     out = tmp_path / "folder"
-    for made, to in ((recorded(tmp_path / "i", SPACES[1]), tmp_path / "images"), (episodes, out)):
+    for made, to in ((written(tmp_path / "i", SPACES[1], "Pendulum-v1"), tmp_path / "images"), (episodes, out)):
         run([str(tmp_path / ("r" if to == out else "i")), str(to), "--to", "imitation"])
         for ours, theirs in zip(made, serialize.load_with_rewards(str(to)), strict=True):
             np.testing.assert_array_equal(theirs.obs, ours.trajectory.observations)
@@ -100,8 +75,8 @@ def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
     same_episodes(episodes, Recording(tmp_path / "back"), truncated=False)
 
 
-def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
-    recorded(tmp_path / "r", SPACES[0])
+def test_outs_that_do_not_fit_the_format_are_refused(tmp_path):
+    written(tmp_path / "r", SPACES[0], "Pendulum-v1")
     source = open_episodes(tmp_path / "r")
     with pytest.raises(SettingError, match=r"demonstrations is an .npz file"):
         write_episodes(source, tmp_path / "d", "demonstrations")

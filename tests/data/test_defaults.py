@@ -1,7 +1,5 @@
 """What an environment sets for the whole process holds while its own code runs, and nowhere else."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings
@@ -50,7 +48,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_what_a_constructor_sets_holds_in_later_steps_alone() -> None:
+def test_what_a_constructor_sets_holds_in_later_steps_alone():
     before = state()
     with making:
         set_all()
@@ -63,7 +61,7 @@ def test_what_a_constructor_sets_holds_in_later_steps_alone() -> None:
         assert state() == before
 
 
-def test_what_a_step_sets_is_noticed_too() -> None:
+def test_what_a_step_sets_is_noticed_too():
     before = state()
     with stepping:
         torch.set_default_dtype(torch.float64)
@@ -77,7 +75,7 @@ def test_what_a_step_sets_is_noticed_too() -> None:
     assert defaults._theirs is None  # as everywhere again
 
 
-def test_a_script_that_sets_defaults_has_them_outside_of_the_product_and_its_environments_inside() -> None:
+def test_a_script_that_sets_defaults_has_them_outside_of_the_product_and_its_environments_inside():
     before = state()
     torch.set_default_dtype(torch.float64)
     np.seterr(all="raise")

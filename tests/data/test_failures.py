@@ -1,7 +1,5 @@
 """What goes wrong is one line that says what, where and what to do; a trace is for those who ask for it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -48,7 +46,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def test_the_cause_is_found_in_whatever_it_is_wrapped() -> None:
+def test_the_cause_is_found_in_whatever_it_is_wrapped():
     fault = FaultyEnvironmentError("Environment x, step 3: …")
     outer = RuntimeError("sampling failed")
     outer.__cause__ = WrapperError(fault)
@@ -59,7 +57,7 @@ def test_the_cause_is_found_in_whatever_it_is_wrapped() -> None:
     assert cause(told) is told
 
 
-def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> None:
+def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path):
     own = tmp_path / "mine.py"
     scope: dict[str, Any] = {"decode": json.JSONDecoder().decode}
     exec(compile("def answer(text):\n    return decode(text)\n", str(own), "exec"), scope)
@@ -80,7 +78,7 @@ def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> 
     assert explain(of_ours.value).startswith("unexpected AttributeError")
 
 
-def test_a_disk_error_names_file_and_remedy() -> None:
+def test_a_disk_error_names_file_and_remedy():
     full = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
     assert explain(WrapperError(full)) == (
         "/runs/a/metrics.jsonl: No space left on device. Please free some space there and repeat the command; a training "
@@ -109,9 +107,7 @@ def test_a_disk_error_names_file_and_remedy() -> None:
         (["train", "--resume", "RUN"], 2, "run.json is missing: restore it"),
     ],
 )
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], folder: RunFolder, words: list[str], code: int, said: str
-) -> None:
+def test_a_mistake_is_one_line(capsys, folder, words, code, said):
     folder.config.write_text('{"environment": "Pend')
     folder.run.unlink()
     ended, printed = run(capsys, *(word.replace("RUN", str(folder.path)) for word in words))
@@ -121,7 +117,7 @@ def test_a_mistake_is_one_line(
     assert ended == code
 
 
-def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureFixture[str], folder: RunFolder) -> None:
+def test_damaged_checkpoints_are_not_called_missing_ones(capsys, folder):
     (folder.checkpoints / "00000007" / "state").write_text("rubbish")
     for words in (["evaluate", folder.path], ["record", folder.path, "--out", folder.path / "x.npz"]):
         _, printed = run(capsys, *words)
@@ -130,7 +126,7 @@ def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureF
     assert "has no policy yet" in run(capsys, "evaluate", folder.path)[1]
 
 
-def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -141,14 +137,14 @@ def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatc
     RunFolder.create(tmp_path / "run", Experiment())
 
 
-def test_a_trace_is_for_those_who_ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_for_those_who_ask(capsys, monkeypatch):
     monkeypatch.setenv(DEBUG, "0")
     assert "Traceback" not in run(capsys, "evaluate", "/nowhere")[1]
     assert "Traceback" in run(capsys, "evaluate", "/nowhere", "--debug")[1]
     assert "Traceback" in run(capsys, "evaluate", "/nowhere")[1]  # by the environment variable, which processes inherit
 
 
-def test_whoever_reads_may_stop_reading() -> None:
+def test_whoever_reads_may_stop_reading():
     program = (
         f'{sys.executable} -c \'from rlhf_ray.cli import main; main(["train", "pendulum", "--help"])\' | head -n 1'
     )

@@ -4,7 +4,6 @@ import functools
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -77,7 +76,7 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_each_process_finds_the_same_identity_and_each_change_another(tmp_path: Path) -> None:
+def test_each_process_finds_the_same_identity_and_each_change_another(tmp_path):
     folders = [tmp_path / str(number) for number in range(len(CHANGES))]
     for folder, change in zip(folders, CHANGES, strict=True):
         values = {"scale": 1, "gain": 2.0, "weight": 0.5, "cached": 1, "sign": 1, "helper": "x"} | change
@@ -123,12 +122,12 @@ class Mean:
         (gym.envs.registration.EnvSpec("A-v0", scaled(1)), gym.envs.registration.EnvSpec("A-v0", scaled(2))),
     ],
 )
-def test_what_does_something_else_has_another_identity(first: object, second: object) -> None:
+def test_what_does_something_else_has_another_identity(first, second):
     assert identify(first) == identify(first)
     assert identify(first) != identify(second)
 
 
-def test_the_same_code_made_twice_is_the_same() -> None:
+def test_the_same_code_made_twice_is_the_same():
     assert identify(scaled(1.0)) == identify(scaled(1.0))
     assert identify(Mean(1)) == identify(Mean(1))
     space = gym.spaces.Box(-1, 1, (2,))
@@ -137,13 +136,13 @@ def test_the_same_code_made_twice_is_the_same() -> None:
     assert identify(space) == before
 
 
-def test_what_cannot_be_identified_is_never_the_same() -> None:
+def test_what_cannot_be_identified_is_never_the_same():
     locked = Mean(1)
     locked.lock = threading.Lock()  # type: ignore[attr-defined]
     assert identify(locked) != identify(locked)
 
 
-def test_own_code_is_what_is_loaded_and_what_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_code_is_what_is_loaded_and_what_it_imports(tmp_path, monkeypatch):
     for name, text in (("mine_a", "def f():\n    import mine_b"), ("mine_b", "X = 1"), ("mine_c", "X = 1")):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -68,14 +68,11 @@ def test_what_an_environment_may_have_returned_is_said_once(values, space, says,
     assert [says in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_an_environment_may_leave_its_own_bounds(caplog):
-    check_observations(STATES * 10, UNITS, "The steps", own=True)
-    assert "outside of their bounds" in caplog.text
-
-
-def test_rounding_is_no_other_scale(caplog):
+def test_an_environment_may_leave_its_own_bounds_and_rounding_is_no_other_scale(caplog):
     check_observations(STATES * (1 + 1e-6), UNITS, "The data")
     assert not caplog.records
+    check_observations(STATES * 10, UNITS, "The steps", own=True)
+    assert "outside of their bounds" in caplog.text
 
 
 def test_actions_are_those_of_their_space(caplog):

@@ -1,6 +1,4 @@
-"""Modules of users' own: found in the folder one is in, which is remembered."""
-
-from __future__ import annotations
+"""Modules of users' own are found in the folder one is in, which is remembered; misspelt names find the ones that are meant."""
 
 import sys
 from collections.abc import Iterator
@@ -11,9 +9,11 @@ import pytest
 
 from rlhf_ray import envs
 from rlhf_ray.data import modules
-from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.registry import Registry, did_you_mean
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
+from rlhf_ray.sweeps.space import kinds
 
 MODULE = """
 import gymnasium
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gym.registry.pop("Mine-v0", None)
 
 
-def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path) -> None:
+def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder):
     with pytest.raises(
         ValueError, match=r"no environment 'own_module:Mine-v0': there is no module 'own_module' .*PYTHONPATH"
     ):
@@ -46,15 +46,45 @@ def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path
     assert modules.folders() == [str(folder)]
 
 
-def test_what_lies_in_the_folder_stands_in_for_nothing_else(folder: Path) -> None:
+def test_what_lies_in_the_folder_stands_in_for_nothing_else(folder):
     modules.look_in(folder)
     envs.make_env("own_module:Mine-v0").close()
     assert sys.path[-1] == str(folder)
 
 
-def test_a_module_that_raises_is_named(folder: Path) -> None:
+def test_a_module_that_raises_is_named(folder):
     modules.look_in(folder)
     with pytest.raises(
         FaultyEnvironmentError, match=r"Importing broken_module .* raised SyntaxError: .*broken_module.py, line 1"
     ):
         envs.make_env("broken_module:Mine-v0")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("ppo.gama", "ppo.gamma"),
+        ("ppo.GAMMA", "ppo.gamma"),
+        ("labeling.port", "labelling.port"),
+        ("ensemble-size", "reward_model.ensemble_size"),
+    ],
+)
+def test_the_nearest_settings_are_named(given, meant):
+    assert did_you_mean(given, kinds()) == f"did you mean {meant}?"
+
+
+def test_several_are_named_and_nothing_near_is_no_suggestion():
+    assert did_you_mean("gamma", ["sac.gamma", "ppo.gamma"], "--{}") == "did you mean --sac.gamma or --ppo.gamma?"
+    assert did_you_mean("nonsense", kinds()) == did_you_mean("x", []) == ""
+
+
+def test_parts_are_suggested_too():
+    registry: Registry[object] = Registry("group.part", object, {"steady": object})
+    with pytest.raises(
+        SettingError, match=r"is 'stedy'; did you mean steady\? It must be one of steady, or module:Name"
+    ):
+        registry.find("stedy")
+    with pytest.raises(
+        SettingError, match=r"has no OrderdDict: correct the name \(did you mean OrderedDict\?\), or define it"
+    ):
+        registry.find("collections:OrderdDict")

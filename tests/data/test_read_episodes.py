@@ -1,7 +1,5 @@
 """Readers check what writers promise, in each format: whole episodes or one line that names the array and its shape."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import EpisodeSource, Recording, load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.data.transitions import RecordedEpisode
-from rlhf_ray.envs import Viewed
+from rlhf_ray.data.views import ActionView, action_view_of, view_of
 
 OBSERVED, CHOICES = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
 
@@ -80,9 +78,7 @@ def change_array(file: Path, name: str, change: Any) -> None:
         ("truncations", lambda kept: kept.astype(float) + 0.5, "truncations has the value 0.5"),
     ],
 )
-def test_a_minari_data_set_with_an_episode_that_does_not_fit_is_refused(
-    tmp_path: Path, name: str, change: Any, said: str
-) -> None:
+def test_a_minari_data_set_with_an_episode_that_does_not_fit_is_refused(tmp_path, name, change, said):
     of = trajectory()
     folder = minari_set(tmp_path / "m", OBSERVED, CHOICES, of.observations, of.actions, 6)
     change_array(folder, f"episode_1/{name}", change)
@@ -105,20 +101,6 @@ NESTED = gym.spaces.Dict(
 )
 
 
-class Seen(gym.Env[Any, Any]):
-    """Returns given observations, one after the other."""
-
-    def __init__(self, space: gym.Space[Any], actions: gym.Space[Any], given: list[Any]):
-        self.observation_space, self.action_space, self.given = space, actions, list(given)
-
-    def reset(self, **_: Any) -> Any:
-        return self.given.pop(0), {}
-
-    def step(self, action: Any) -> Any:
-        assert action in self.action_space
-        return self.given.pop(0), 0.0, False, False, {}
-
-
 def batched(space: gym.Space[Any], values: list[Any]) -> Any:
     """Samples as Minari's buffer has them: arrays in the shape of the space."""
     if isinstance(space, gym.spaces.Dict):
@@ -138,19 +120,17 @@ def batched(space: gym.Space[Any], values: list[Any]) -> Any:
     ],
     ids=["goals", "choices", "picture", "tuple"],
 )
-def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(
-    tmp_path: Path, observations: gym.Space[Any], actions: gym.Space[Any]
-) -> None:
+def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(tmp_path, observations, actions):
     observations.seed(1), actions.seed(1)  # type: ignore[func-returns-value]
     given, acted = [observations.sample() for _ in range(5)], [actions.sample() for _ in range(4)]
     folder = minari_set(tmp_path / "m", observations, actions, batched(observations, given), batched(actions, acted), 4)
     source = open_episodes(folder)
-    env = Viewed(Seen(observations, actions, given))
-    assert (source.observation_space, source.action_space) == (env.observation_space, env.action_space)
+    view, acting = view_of(observations), action_view_of(actions) or ActionView(actions, np.asarray, np.asarray)
+    assert (source.observation_space, source.action_space) == (view.space, acting.space)
     read = next(iter(source.episodes)).trajectory
-    seen = [env.reset()[0], *(env.step(action)[0] for action in read.actions)]  # which also checks the actions
-    np.testing.assert_array_equal(read.observations, np.stack(seen))
-    assert read.observations.dtype == env.observation_space.dtype
+    np.testing.assert_array_equal(read.observations, np.stack([view.see(each) for each in given]))
+    np.testing.assert_array_equal([acting.act(each) for each in read.actions], np.stack(acted))
+    assert read.observations.dtype == view.space.dtype
     write_episodes(source, tmp_path / "r", "recording")
     assert len(load_transitions(tmp_path / "r")) == 12
     if isinstance(actions, gym.spaces.Box | gym.spaces.Discrete):
@@ -158,7 +138,7 @@ def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(
         assert len(load_demonstrations(tmp_path / "i")) == 12
 
 
-def test_a_space_without_a_view_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_space_without_a_view_is_refused_in_one_line(tmp_path):
     space = gym.spaces.Dict(a=OBSERVED, told=gym.spaces.Text(5))
     folder = minari_set(
         tmp_path / "m", space, CHOICES, {"a": np.zeros((3, 2), np.float32), "told": ["a"] * 3}, np.zeros(2, int), 2
@@ -192,23 +172,13 @@ def changed_folder(folder: Path, **changes: Any) -> Path:
         ({"acts": lambda kept: []}, "episode 1 has|observation differ|no lists|0 actions"),
     ],
 )
-def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path: Path, changes: Any, said: str) -> None:
+def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path, changes, said):
     with pytest.raises(SettingError, match=said):
         load_transitions(changed_folder(tmp_path / "f", **changes))
 
 
-def test_flags_for_each_step_end_an_episode_by_the_last_one(tmp_path: Path) -> None:
-    of = trajectory(4)
-    ended = other_formats.episode(0, of.observations, of.actions, of.rewards[:, None], [False, False, False, True])
-    assert ended.terminated
-    assert ended.rewards.shape == (4,)
-    assert not other_formats.episode(0, of.observations, of.actions, None, np.zeros((4, 1))).terminated
-    with pytest.raises(ValueError, match="3 terminations for 4 actions"):
-        other_formats.episode(0, of.observations, of.actions, None, [False, False, True])
-
-
 @pytest.mark.parametrize("kind", ["folder", "minari", "d.npz"])
-def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path, kind: str) -> None:
+def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path, kind):
     flat = trajectory(9, 0)
     column, file = replace(flat, actions=flat.actions[:, None]), tmp_path / kind
     if kind == "folder":
@@ -243,7 +213,7 @@ def d4rl() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shape", [lambda values: values[:, None], lambda values: values.astype(np.float32)])
-def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path: Path, shape: Any) -> None:
+def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path, shape):
     arrays = d4rl()
     for name in ("rewards", "terminals", "timeouts"):
         arrays[name] = shape(arrays[name])
@@ -270,7 +240,7 @@ def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path: Path, shape: A
         ({"actions": np.zeros((9, 1), complex)}, "actions holds complex128"),
     ],
 )
-def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: str) -> None:
+def test_arrays_of_other_shapes_are_named(tmp_path, changes, said):
     np.savez(tmp_path / "d.npz", **{**d4rl(), **changes})
     with pytest.raises(SettingError, match=said):
         load_transitions(tmp_path / "d.npz")
@@ -279,13 +249,13 @@ def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: st
 # Our recordings
 
 
-def test_steps_without_a_next_observation_are_no_steps(tmp_path: Path) -> None:
+def test_steps_without_a_next_observation_are_no_steps(tmp_path):
     np.savez(tmp_path / "d.npz", observations=np.ones((3, 2)), actions=np.ones(3), terminals=np.ones(3, bool))
     with pytest.raises(SettingError, match="no step whose next observation is known"):
         load_transitions(tmp_path / "d.npz")
 
 
-def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path: Path) -> None:
+def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path):
     writer = RecordingWriter(tmp_path, OBSERVED, CHOICES, {})
     for seed in range(2):
         writer.add(RecordedEpisode(trajectory(seed=seed)))
@@ -302,7 +272,7 @@ def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path:
             list(Recording(tmp_path))
 
 
-def test_a_trajectory_of_another_length_is_no_trajectory() -> None:
+def test_a_trajectory_of_another_length_is_no_trajectory():
     with pytest.raises(ValueError, match="needs one observation more"):
         Trajectory(np.zeros((4, 2)), np.zeros(4), np.zeros(4), False)
 
@@ -310,7 +280,7 @@ def test_a_trajectory_of_another_length_is_no_trajectory() -> None:
 # Half-made folders
 
 
-def test_an_error_midway_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_midway_leaves_nothing(tmp_path):
     pytest.importorskip("minari", reason="the extra 'minari'")
 
     class Failing:

@@ -1,5 +1,4 @@
 import json
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,19 +23,14 @@ from rlhf_ray.data.spaces import formal_numbers, in_words, space_from_json, spac
     ],
     ids=str,
 )
-def test_a_space_survives_json_bit_for_bit(space: gym.Space[object]) -> None:
-    back = space_from_json(json.loads(json.dumps(space_to_json(space))))
-    assert back == space
-    assert back.dtype == space.dtype
-    assert back.shape == space.shape
+def test_a_space_survives_json_bit_for_bit(space):
+    written = json.dumps(space_to_json(space))
+    back = space_from_json(json.loads(written))
+    assert (back, back.dtype, back.shape) == (space, space.dtype, space.shape)
+    assert len(written) < 200  # bounds that are the same everywhere are written once
 
 
-def test_bounds_that_are_the_same_everywhere_are_written_once() -> None:
-    written = json.dumps(space_to_json(gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)))
-    assert len(written) < 200
-
-
-def test_other_spaces_are_refused() -> None:
+def test_other_spaces_are_refused():
     with pytest.raises(ValueError, match="only Box, Discrete"):
         space_to_json(gym.spaces.Text(3))
 
@@ -61,7 +55,7 @@ MOST = np.finfo(np.float32).max
         (-28.3, 28.3, np.float32, False),
     ],
 )
-def test_which_bounds_are_formal(low: Any, high: Any, dtype: Any, formal: bool) -> None:
+def test_which_bounds_are_formal(low, high, dtype, formal):
     space = spaces.Box(low, high, (2,), dtype)
     assert formal_numbers(space).tolist() == [formal, formal]
     assert unscaled(space.low, space.high).all() == (formal or np.isinf([low, high]).any())
@@ -69,13 +63,13 @@ def test_which_bounds_are_formal(low: Any, high: Any, dtype: Any, formal: bool) 
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0"])
-def test_no_bounds_of_gymnasiums_are_formal(name: str) -> None:
+def test_no_bounds_of_gymnasiums_are_formal(name):
     env = gym.make(name)
     assert isinstance(env.observation_space, spaces.Box)
     assert not formal_numbers(env.observation_space).any()
     assert without_formal(env.action_space) is env.action_space
 
 
-def test_the_line_names_the_numbers() -> None:
+def test_the_line_names_the_numbers():
     high = np.array([1, 1e6, 1e6, 1, MOST], np.float32)
     assert "of numbers 1-2, 4 of the observations" in str(in_words(spaces.Box(-high, high)))

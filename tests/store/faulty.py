@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import io
 import os
 import random
 import shutil
@@ -57,7 +57,7 @@ class FaultyDisk:
             return os.open(path, mode)
         self.step()
         self._unflushed[str(path)] = 0
-        return _File(self, builtins.open(path, "wb", buffering=0))
+        return _File(self, path)
 
     def fsync(self, descriptor: int) -> None:
         self.step()
@@ -92,31 +92,21 @@ class FaultyDisk:
                 Path(path).unlink(missing_ok=True)
 
 
-class _File:
+class _File(io.FileIO):
     """A file opened for writing on a `FaultyDisk`."""
 
-    def __init__(self, disk: FaultyDisk, file: Any):
-        self._disk, self._file = disk, file
-        self.closed = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _File:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def __init__(self, disk: FaultyDisk, path: Path | str):
+        super().__init__(str(path), "wb")
+        self._disk = disk
 
     def write(self, data: Any) -> int:
         content = bytes(data)
         try:
             self._disk.step()
         except BaseException:
-            self._file.write(content[: self._disk.rng.randrange(len(content) + 1)])
+            super().write(content[: self._disk.rng.randrange(len(content) + 1)])
             raise
-        self._file.write(content)
-        return len(content)
+        return super().write(content)
 
 
 class FaultyRun(FaultyDisk):

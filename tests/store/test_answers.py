@@ -1,7 +1,5 @@
 """What answers tell of those who gave them: known agreement, known buttons."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def asked(path: Path, answers: dict[str, Array], turned: str = "") -> Preference
 
 @pytest.mark.parametrize("turned", ["", "bob"])
 @pytest.mark.parametrize("wrong", [0.1, 0.25])
-def test_errors_lower_agreement_as_much_as_the_package_says(wrong: float, turned: str, tmp_path: Path) -> None:
+def test_errors_lower_agreement_as_much_as_the_package_says(wrong, turned, tmp_path):
     rng = np.random.default_rng(3)
     truth = rng.integers(2, size=200)
     ada, bob = (truth ^ (rng.random(200) < wrong) for _ in range(2))
@@ -60,7 +58,7 @@ def test_errors_lower_agreement_as_much_as_the_package_says(wrong: float, turned
     assert (found.units, found.raw) == (200, np.mean(ada == bob))
 
 
-def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_path: Path) -> None:
+def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_path):
     coins, sides = np.random.default_rng(5).integers(2, size=(2, 100)), ("left", "right")
     run = RunFolder(tmp_path)
     store = asked(run.preferences, {"ada": coins[0], "bob": coins[1]})
@@ -76,7 +74,7 @@ def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_
         assert read_run(run).presses == before[1]
 
 
-def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_made_of_it(tmp_path: Path) -> None:
+def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_made_of_it(tmp_path):
     run = RunFolder(tmp_path)
     store = asked(run.preferences, {"ada": np.array([1.0, 0.5, 0.0]), "bob": np.array([0.5, 0.5, 1.0])})
     before = store.presses()
@@ -92,7 +90,7 @@ def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_ma
     assert fitted.presses(torch.arange(6)) == store.presses() == before
 
 
-def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path: Path) -> None:
+def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path):
     coins = np.random.default_rng(5).integers(2, size=(3, 40))
     store = asked(tmp_path, dict(zip(("ada", "bob", "cora"), coins, strict=True)))
     store.record([Event("s", "label", "oracle", IDS[0], IDS[1], 1.0, annotator_type="scripted")])
@@ -101,23 +99,6 @@ def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path: Path)
     two = store.agreement()
     assert three.units == two.units == 40
     assert two.raw == np.mean(coins[0] == coins[1]) != three.raw
-
-
-def test_the_sides_counted_are_those_on_the_screen(tmp_path: Path) -> None:
-    """Whoever presses one button gives answers for either clip, because sides are shuffled."""
-    store, sides = PreferenceStore(tmp_path), np.random.default_rng(0).random(100) < 0.5
-    store.record(
-        [
-            Event(f"{i}", "label", "ada", IDS[left], IDS[right], float(not swapped), presented_swapped=bool(swapped))
-            for i, ((left, right), swapped) in enumerate(zip(PAIRS, sides, strict=False))
-        ],
-        CLIPS,
-    )
-    assert store.presses() == {"ada": Presses(left=100)}
-    labels = store.load()
-    assert 0.3 < labels.preferences.mean() < 0.7
-    assert set(labels.chosen) == set(labels[np.arange(50)].chosen) == {"left"}
-    assert store.describe()["chosen"] == {"ada": {"left": 100, "right": 0, "equal": 0}}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +115,10 @@ def test_the_sides_counted_are_those_on_the_screen(tmp_path: Path) -> None:
         (Presses(), None, False),
     ],
 )
-def test_when_answers_are_odd(presses: Presses, side: str | None, equal: bool) -> None:
+def test_when_answers_are_odd(presses, side, equal):
     assert (presses.one_sided, presses.mostly_equal) == (side, equal)
 
 
-def test_only_the_newest_answers_of_each_count() -> None:
+def test_only_the_newest_answers_of_each_count():
     said: list[tuple[str, Side]] = [("ada", "left"), ("bob", "equal"), ("ada", "right"), ("ada", "equal")]
     assert count_presses(said, 2) == {"ada": Presses(0, 1, 1), "bob": Presses(0, 0, 1)}

@@ -1,7 +1,5 @@
 """`rlhf-ray store`: what it prints and how it ends."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -33,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
     return printed.err + printed.out if code == 2 else printed.out
 
 
-def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+def test_info_counts_what_there_is(capsys, stored):
     about = json.loads(run(capsys, "info", stored, "--json"))
     assert (about["comparisons"], about["events"], about["clips"]) == (6, 6, 12)
     assert about["format"] == "rlhf_ray.preferences 1.3"
@@ -46,9 +44,7 @@ def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: P
         assert words in printed
 
 
-def test_info_tells_what_people_chose_as_shown_and_how_far_they_agree(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_info_tells_what_people_chose_as_shown_and_how_far_they_agree(capsys, tmp_path):
     clips, store = some_fragments(8), PreferenceStore(tmp_path / "people")
     pairs = list(itertools.combinations(clips.ids(), 2))[:20]
     said = {"ada": [i % 2 == 0 for i in range(20)], "bob": [i % 2 == 0 for i in range(20)], "eve": [0.5] * 20}
@@ -79,15 +75,13 @@ def test_info_tells_what_people_chose_as_shown_and_how_far_they_agree(
     assert about["agreement"]["alpha"] == 1.0
 
 
-def test_a_run_folder_stands_for_the_store_in_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, stored: Path
-) -> None:
+def test_a_run_folder_stands_for_the_store_in_it(capsys, tmp_path, stored):
     (tmp_path / "run").mkdir()
     stored.rename(tmp_path / "run" / "preferences")
     assert "6 oracle" in run(capsys, "info", tmp_path / "run")
 
 
-def test_verify_ends_with_1_and_names_what_is_wrong(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+def test_verify_ends_with_1_and_names_what_is_wrong(capsys, stored):
     assert "sound; 6 comparisons, 6 events, 12 fragments" in run(capsys, "verify", stored)
     file = min((stored / "labels").iterdir())
     file.write_bytes(file.read_bytes()[:-1])
@@ -95,14 +89,14 @@ def test_verify_ends_with_1_and_names_what_is_wrong(capsys: pytest.CaptureFixtur
     assert file.name in json.loads(run(capsys, "verify", stored, "--json", code=1))["problems"][0]
 
 
-def test_compact_joins_the_files(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+def test_compact_joins_the_files(capsys, stored):
     before = PreferenceStore(stored).snapshot().ids
     assert "3 -> 1 labels files, 3 -> 1 clips files" in run(capsys, "compact", stored)
     assert PreferenceStore(stored).snapshot().ids == before
     assert "1 -> 1 labels files" in run(capsys, "compact", stored)
 
 
-def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: Path, stored: Path) -> None:
+def test_export_import_and_merge(capsys, tmp_path, stored):
     out = tmp_path / "out.parquet"
     assert "6 events" in run(capsys, "export", stored, out)
     out.write_bytes(b"precious")
@@ -128,19 +122,13 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
         ([], "verify"),
     ],
 )
-def test_what_is_wrong_is_named_and_makes_nothing(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    stored: Path,
-    arguments: list[str],
-    words: str,
-) -> None:
+def test_what_is_wrong_is_named_and_makes_nothing(capsys, monkeypatch, stored, arguments, words):
     monkeypatch.chdir(stored.parent)
     assert words in run(capsys, *arguments, code=2)
     assert [path.name for path in stored.parent.iterdir()] == ["store"]
 
 
-def test_weigh_decides_what_an_annotators_answers_count(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+def test_weigh_decides_what_an_annotators_answers_count(capsys, stored):
     assert "the 6 labels of oracle now have weight 0" in run(capsys, "weigh", stored, "oracle", "0")
     assert PreferenceStore(stored).weights() == {"oracle": 0.0}
     assert json.loads(run(capsys, "info", stored, "--json"))["weights"] == {"oracle": 0.0}

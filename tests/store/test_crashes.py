@@ -1,7 +1,5 @@
 """That nothing acknowledged is lost and nothing is there twice, whenever the power goes, the disk fills or a process is killed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -52,9 +50,7 @@ def check(path: Path, acknowledged: list[int], seen: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.soak)])
-def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, every: int
-) -> None:
+def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(tmp_path, monkeypatch, number, every):
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     counter = FaultyDisk(-1, random.Random(0))
     with monkeypatch.context() as patch:
@@ -84,9 +80,7 @@ def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeate
         assert check(folder, list(range(len(BATCHES))), 0) == len(BATCHES)
 
 
-def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "COMPACT_AT", 2)
     opened = PreferenceStore(tmp_path)
     opened.commit(BATCHES[0], annotator="oracle")
@@ -101,7 +95,7 @@ def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
     assert len(os.listdir(tmp_path / "labels")) == 1
 
 
-def test_the_writer_deletes_what_a_dead_one_left_unfinished_and_nothing_else(tmp_path: Path) -> None:
+def test_the_writer_deletes_what_a_dead_one_left_unfinished_and_nothing_else(tmp_path):
     opened = PreferenceStore(tmp_path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -137,9 +131,11 @@ for line in sys.stdin:
 """
 
 
-def kill_writers(path: Path, kills: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.soak)])
+def test_killed_processes_lose_nothing_they_acknowledged(tmp_path, kills):
     rng, acknowledged = random.Random(0), list[str]()
-    command = [sys.executable, "-c", WRITERS, str(path)]
+    command = [sys.executable, "-c", WRITERS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         for kill in range(1, kills + 1):
             process.stdin.write(f"{kill}\n")
@@ -152,7 +148,7 @@ def kill_writers(path: Path, kills: int) -> None:
             os.kill(writer, signal.SIGKILL)
             while (line := process.stdout.readline()) != "ended\n":
                 acknowledged += line.split()
-            opened = PreferenceStore(path)
+            opened = PreferenceStore(tmp_path)
             stored = opened.snapshot().ids
             known = set(acknowledged)
             assert [name for name in stored if name in known] == acknowledged
@@ -161,16 +157,6 @@ def kill_writers(path: Path, kills: int) -> None:
             assert len(stored) - len(acknowledged) in range(0, 3 * kill + 1, 3)
         assert opened.verify().problems == ()
     assert len(acknowledged) > 3 * kills
-
-
-@pytest.mark.slow
-def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
-    kill_writers(tmp_path, 5)
-
-
-@pytest.mark.soak
-def test_a_hundred_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
-    kill_writers(tmp_path, 100)
 
 
 COMMITTER = """
@@ -202,7 +188,7 @@ print(len(before))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("commits", [8, pytest.param(200, marks=pytest.mark.soak)])
-def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path, commits: int) -> None:
+def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path, commits):
     folder, stop = tmp_path / "store", tmp_path / "stop"
     PreferenceStore(folder)
     command = [sys.executable, "-c"]

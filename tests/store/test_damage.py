@@ -1,7 +1,5 @@
 """That damage is noticed, named and put away, and that everything else stays readable."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
@@ -48,7 +46,7 @@ def flip_in(file: Path, what: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["labels", "clips"])
-def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored: Path, folder: str) -> None:
+def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored, folder):
     rng, whole, noticed = random.Random(0), joined([FIRST, SECOND]), 0
     for _ in range(300):
         file = only(stored, rng.randrange(2), folder)
@@ -68,7 +66,7 @@ def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored: Path, folder: str
 
 
 @pytest.mark.parametrize("folder", ["labels", "clips"])
-def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored: Path, folder: str) -> None:
+def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored, folder):
     for size in (0, 7, 200, -1):
         file = only(stored, 1, folder)
         content = file.read_bytes()
@@ -83,7 +81,7 @@ def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored: Path, folder
         assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND]))
 
 
-def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_without_it(stored: Path) -> None:
+def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_without_it(stored):
     opened = PreferenceStore(stored)
     snapshot = opened.snapshot()
     file = only(stored, 0, "clips")
@@ -97,7 +95,7 @@ def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_with
     assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND])[others])
 
 
-def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored: Path) -> None:
+def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored):
     file = only(stored, 0, "clips")
     flip_in(file, FIRST.pairs.left.observations[5].tobytes())
     opened = PreferenceStore(stored)
@@ -113,7 +111,7 @@ def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored: Path) -> Non
     assert len(again) == 22
 
 
-def test_verify_finds_what_only_a_reading_of_everything_shows(stored: Path) -> None:
+def test_verify_finds_what_only_a_reading_of_everything_shows(stored):
     opened = PreferenceStore(stored)
     assert opened.verify().problems == ()
     assert (opened.verify().events, opened.verify().comparisons, opened.verify().fragments) == (13, 13, 26)
@@ -128,7 +126,7 @@ def test_verify_finds_what_only_a_reading_of_everything_shows(stored: Path) -> N
     ]
 
 
-def test_files_of_operating_systems_and_cloud_folders_are_nobody_s(stored: Path) -> None:
+def test_files_of_operating_systems_and_cloud_folders_are_nobody_s(stored):
     """A Mac's on a network drive, Windows', and copies: ignored by all that reads the store, and left where they are."""
     PreferenceStore(stored).weigh("oracle", 0.5)
     sound = PreferenceStore(stored).verify()
@@ -154,19 +152,18 @@ def test_files_of_operating_systems_and_cloud_folders_are_nobody_s(stored: Path)
     assert not (stored / "quarantine").exists()
 
 
-def test_verify_notices_a_file_that_is_gone(stored: Path) -> None:
+def test_verify_notices_a_file_that_is_gone(stored):
     only(stored, 0, "labels").unlink()
     assert PreferenceStore(stored).verify().problems == ("labels: events 1 to 8 are missing",)
     only(stored, 0, "clips").unlink()
     PreferenceStore(stored).commit(SECOND, annotator="someone")
     assert PreferenceStore(stored).verify().problems == ("labels: events 1 to 8 are missing",)
     only(stored, 0, "clips").unlink()
-    assert "labels: 10 are ignored because a fragment is missing or damaged" in (
-        PreferenceStore(stored).verify().problems
-    )
+    lost = "labels: 10 are ignored because a fragment is missing or damaged"
+    assert lost in PreferenceStore(stored).verify().problems
 
 
-def test_compaction_carries_no_damage_over(stored: Path) -> None:
+def test_compaction_carries_no_damage_over(stored):
     file = only(stored, 0, "clips")
     flip_in(file, FIRST.pairs.left.actions[0].tobytes())
     PreferenceStore(stored).compact()
@@ -174,7 +171,7 @@ def test_compaction_carries_no_damage_over(stored: Path) -> None:
     assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND])[1:])
 
 
-def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path: Path) -> None:
+def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path):
     batch = some_comparisons(2, observations=IMAGES)
     one, other = PreferenceStore(tmp_path), PreferenceStore(tmp_path)
     first = other._contents.refresh
@@ -183,7 +180,6 @@ def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path: P
     other.commit(batch[:1], annotator="bert")
     other._contents.refresh = first  # type: ignore[method-assign]
     assert len(os.listdir(tmp_path / "clips")) == 2
-    flip_in(
-        max((tmp_path / "clips").iterdir(), key=lambda file: file.stat().st_size), batch.pairs.left.actions[0].tobytes()
-    )
+    larger = max((tmp_path / "clips").iterdir(), key=lambda file: file.stat().st_size)
+    flip_in(larger, batch.pairs.left.actions[0].tobytes())
     assert len(PreferenceStore(tmp_path).load() or []) == 3

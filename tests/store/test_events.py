@@ -1,11 +1,7 @@
 """What people say: events of all kinds, and what each annotator's count. Which of them hold is in `tests.store.test_model`."""
 
-from __future__ import annotations
-
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +9,14 @@ import pytest
 
 from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.store import Event, PreferenceStore, Tally
-from rlhf_ray.store import store as store_module
 from tests.made_up import some_comparisons, some_fragments
+from tests.store.test_damage import flip_in
 from tests.store.test_model import CLIPS, IDS, event, held
 
 FIRST = pair_id(IDS[0], IDS[1])
 
 
-def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> None:
+def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path):
     shown = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     told: dict[str, Any] = {
         "preference": 0.5,
@@ -43,7 +39,7 @@ def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> 
     assert (loaded.pairs.reward_version, loaded.annotators, loaded.keys) == (3, ("ada",), [(FIRST, "ada")])
 
 
-def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
+def test_clips_must_be_stored_or_come_along(tmp_path):
     store = PreferenceStore(tmp_path)
     with pytest.raises(ValueError, match=rf"'a': fragment {IDS[0]} is not stored; pass it"):
         store.record([event("a")])
@@ -67,38 +63,22 @@ def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
         ({"t_shown": datetime(2026, 1, 1)}, "t_shown and t_answered need a time zone"),
     ],
 )
-def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -> None:
+def test_an_event_that_cannot_be_is_refused(values, rule):
     right = {"event_id": "a", "kind": "label", "annotator": "ada", "left_id": "l", "right_id": "r", "preference": 1.0}
     with pytest.raises(ValueError, match=rule):
         Event(**{**right, **values})
 
 
-def test_many_small_commits_are_joined_by_the_writer_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "COMPACT_AT", 4)
-    store = PreferenceStore(tmp_path)
-    for number in range(10):
-        clips = some_fragments(2, seed=number)
-        left, right = clips.ids()
-        store.record([Event(f"e{number}", "label", "ada", left, right, 1.0)], clips)
-        for folder in ("labels", "clips"):
-            assert len(list((tmp_path / folder).iterdir())) < 4
-    held = PreferenceStore(tmp_path).snapshot().labels
-    assert held["event_id"].to_pylist() == [f"e{number}" for number in range(10)]
-
-
-def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path) -> None:
+def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path):
     store, other = PreferenceStore(tmp_path), some_fragments(2, seed=7)
     store.record([event("a")], CLIPS)
     store.record([Event("b", "label", "ada", *other.ids(), 0.0)], other)
-    newest = max((tmp_path / "clips").iterdir())
-    content = bytearray(newest.read_bytes())
-    content[content.find(other.observations[0].tobytes())] ^= 1
-    newest.write_bytes(bytes(content))
+    flip_in(max((tmp_path / "clips").iterdir()), other.observations[0].tobytes())
     changes = PreferenceStore(tmp_path).since(0)
     assert (held(changes), changes.withdrawn) == ({(FIRST, "ada"): 1.0}, ())
 
 
-def test_skips_are_counted_apart_from_labels_and_stored_once(tmp_path: Path) -> None:
+def test_skips_are_counted_apart_from_labels_and_stored_once(tmp_path):
     store, some = PreferenceStore(tmp_path / "store"), some_comparisons(6)
     store.commit(some[:2], annotator="ada")
     assert [store.skip(some.pairs[2:5], annotator="ada") for _ in range(2)] == [3, 0]
@@ -110,7 +90,7 @@ def test_skips_are_counted_apart_from_labels_and_stored_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_a_weight_that_cannot_be_is_refused(tmp_path: Path, weight: float) -> None:
+def test_a_weight_that_cannot_be_is_refused(tmp_path, weight):
     store = PreferenceStore(tmp_path)
     store.weigh("ada", 0.5)
     with pytest.raises(ValueError, match=r"weight of 'ada' is .*; it must be a finite number, 0 "):
@@ -121,16 +101,10 @@ def test_a_weight_that_cannot_be_is_refused(tmp_path: Path, weight: float) -> No
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weights": {"ada": -1}}', '{"weights": {"ada": "x"}}'])
-def test_damaged_weights_are_named_and_not_guessed(tmp_path: Path, content: str) -> None:
+def test_damaged_weights_are_named_and_not_guessed(tmp_path, content):
     store = PreferenceStore(tmp_path)
     (tmp_path / "annotators.json").write_text(content)
     for reading in (store.weights, lambda: store.since(0), lambda: store.weigh("ada", 1.0)):
         with pytest.raises(ValueError, match=r"annotators\.json is damaged .* repair it, or delete it"):
             reading()
     assert "annotators.json is damaged" in store.verify().problems[0]
-
-
-def test_the_weights_file_is_plain(tmp_path: Path) -> None:
-    PreferenceStore(tmp_path).weigh("ada", 0.5)
-    content = json.loads((tmp_path / "annotators.json").read_text())
-    assert content == {"weights": {"ada": 0.5}, "sha256": hashlib.sha256(b'{"ada": 0.5}').hexdigest()}

@@ -1,7 +1,5 @@
 """Export, merge and import: what goes out comes back, and foreign files are read without running them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -11,9 +9,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import gymnasium as gym
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +23,7 @@ from rlhf_ray.settings import SettingError
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
+from tests.store.test_damage import flip_in
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def everything(store: PreferenceStore) -> pa.Table:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: PreferenceStore, suffix: str) -> None:
+def test_an_export_has_all_events_and_says_which_hold(tmp_path, stored, suffix):
     out = tmp_path / "new" / f"out.{suffix}"
     assert export(stored, out) == 74
     read: dict[str, Any] = {"csv": pd.read_csv, "parquet": pd.read_parquet}
@@ -58,44 +59,30 @@ def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: Pr
     assert set(table["kind"]) == {"label", "supersede", "retract", "skip"}
 
 
-def test_an_exported_parquet_holds_the_clips_for_anybody(tmp_path: Path) -> None:
-    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(3, observations=IMAGES, actions=CHOICES)
+@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
+def test_an_exported_parquet_holds_the_clips_for_anybody_and_can_be_imported(tmp_path, spaces):
+    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
     store.commit(batch, annotator="oracle")
     export(store, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
     for name, array in (("observations", batch.pairs.right.observations), ("actions", batch.pairs.right.actions)):
         dtype, shape = json.loads(table["right_arrays"][2])[name]
         assert np.array_equal(np.frombuffer(table[f"right_{name}"][2], dtype).reshape(shape), array[2])
-
-
-@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
-def test_an_exported_parquet_can_be_imported(tmp_path: Path, spaces: dict[str, gym.Space[Any]]) -> None:
-    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
-    store.commit(batch, annotator="oracle")
-    export(store, tmp_path / "out.parquet")
     other = PreferenceStore(tmp_path / "other")
-    assert import_file(other, tmp_path / "out.parquet") == 70
-    assert import_file(other, tmp_path / "out.parquet") == 0
+    assert [import_file(other, tmp_path / "out.parquet") for _ in range(2)] == [70, 0]
     assert same_comparisons(other.load(), batch)
     assert other.verify().problems == ()
 
 
 def _pandas(file: Path) -> None:
-    pd.read_parquet(file).to_parquet(file)
-
-
-def _pandas_shuffled(file: Path) -> None:
     pd.read_parquet(file).sample(frac=1, random_state=0)[lambda table: table.columns[::-1]].to_parquet(file)
 
 
 def _polars(file: Path) -> None:
-    pytest.importorskip("polars", reason="a program that people edit exports with").read_parquet(file).write_parquet(
-        file
-    )
+    pl.read_parquet(file).write_parquet(file)
 
 
 def _duckdb(file: Path) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="a program that people edit exports with")
     duckdb.sql(f"copy (select * from '{file}') to '{file}.new' (format parquet)")
     os.replace(f"{file}.new", file)
 
@@ -111,8 +98,8 @@ def _as_text(file: Path) -> None:
     pq.write_table(table.replace_schema_metadata(None), file)
 
 
-@pytest.mark.parametrize("edit", [_pandas, _pandas_shuffled, _polars, _duckdb, _twice, _as_text])
-def test_an_export_comes_back_from_other_programs(tmp_path: Path, stored: PreferenceStore, edit: Any) -> None:
+@pytest.mark.parametrize("edit", [_pandas, _polars, _duckdb, _twice, _as_text])
+def test_an_export_comes_back_from_other_programs(tmp_path, stored, edit):
     export(stored, tmp_path / "out.parquet")
     edit(tmp_path / "out.parquet")
     other = PreferenceStore(tmp_path / "other")
@@ -152,9 +139,7 @@ def _set(name: str, value: Any) -> Any:
         (lambda table: table[["pair_id", "view_ms"]], "was not exported by `rlhf-ray store export`"),
     ],
 )  # fmt: skip
-def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line(
-    tmp_path: Path, stored: PreferenceStore, edit: Any, said: str
-) -> None:
+def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line(tmp_path, stored, edit, said):
     export(stored, tmp_path / "out.parquet")
     edit(pd.read_parquet(tmp_path / "out.parquet")).to_parquet(tmp_path / "out.parquet")
     with pytest.raises(ValueError, match=said) as caught:
@@ -163,7 +148,7 @@ def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line
     assert not (tmp_path / "new").exists()
 
 
-def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path, stored):
     export(stored, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
     table = table[table.holds].drop(columns=["sequence", "pair_id", "t_shown", "session", "merge", "view_ms"])
@@ -175,12 +160,9 @@ def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, sto
     assert loaded.preferences[-1] == 0.25
 
 
-def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path, stored):
     (pack,) = (tmp_path / "store" / "clips").iterdir()
-    content = bytearray(pack.read_bytes())
-    clips = some_comparisons(70, 2, reward_version=2).pairs.left
-    content[content.index(clips.observations[3].tobytes())] ^= 1
-    pack.write_bytes(content)
+    flip_in(pack, some_comparisons(70, 2).pairs.left.observations[3].tobytes())
     damaged = PreferenceStore(tmp_path / "store")
     assert export(damaged, tmp_path / "out.parquet") == 74
     other = PreferenceStore(tmp_path / "other")
@@ -188,7 +170,7 @@ def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Pa
     assert len(other.events()) == 73
 
 
-def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> None:
+def test_other_files_are_refused(tmp_path, stored):
     with pytest.raises(ValueError, match=r"out.xlsx must end in .parquet, .csv, .jsonl"):
         export(stored, tmp_path / "out.xlsx")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "table")
@@ -206,7 +188,7 @@ def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> Non
 
 
 @pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
-def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spaces: Any) -> None:
+def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path, spaces):
     pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
     batch = some_comparisons(5, **spaces)
     store = PreferenceStore(tmp_path / "store")
@@ -228,7 +210,7 @@ def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spac
     assert same_comparisons(store.snapshot().gather(slice(5)), batch)
 
 
-def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path: Path) -> None:
+def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path):
     pytest.importorskip("imitation", reason="the extra 'imitation'")
     with pytest.raises(SettingError, match="no comparisons to export"):
         export(PreferenceStore(tmp_path / "store"), tmp_path / "out.pkl")
@@ -236,7 +218,7 @@ def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path: Pa
 
 
 @pytest.mark.parametrize("actions", [gym.spaces.Box(-1, 1, (2,), np.float32), CHOICES])
-def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space[Any]) -> None:
+def test_what_imitation_saved_can_be_imported(tmp_path, actions):
     pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
     from imitation.data.types import TrajectoryWithRew
 
@@ -259,7 +241,7 @@ def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space
     assert set(store.events()["annotator_type"].to_pylist()) == {"import"}
 
 
-def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(pickles, "LARGEST", 1 << 20)
     limit = "more than 0.000976562 GiB in memory, the limit"
 
@@ -303,7 +285,7 @@ class CompressedDict:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_what_drlhp_saved_can_be_imported(tmp_path: Path, compressed: bool, protocol: int) -> None:
+def test_what_drlhp_saved_can_be_imported(tmp_path, compressed, protocol):
     rng = np.random.default_rng(0)
     segments: Any = {
         7: list(rng.integers(0, 256, (25, 8, 8, 4), np.uint8)),
@@ -341,7 +323,7 @@ class Call:
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"a": [x]}])
-def test_a_malicious_pickle_runs_nothing(tmp_path: Path, wrap: Any) -> None:
+def test_a_malicious_pickle_runs_nothing(tmp_path, wrap):
     proof, store = tmp_path / "proof", PreferenceStore(tmp_path / "store")
     for call in (
         Call(os.system, f"touch {proof}"),

@@ -1,7 +1,5 @@
 """That damage to any one file brings no answer back that was taken back or replaced, and gives no wrong one; and is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,6 +18,7 @@ from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from rlhf_ray.store.files import open_files
 from tests.made_up import some_comparisons, some_fragments
+from tests.store.test_model import held
 
 CLIPS = some_fragments(24, 4, seed=8)
 IDS = CLIPS.ids()
@@ -71,42 +70,34 @@ def answers(store: PreferenceStore) -> Right:
     }
 
 
-def others_answers(store: PreferenceStore) -> Right:
-    """Those of everyone but dan, who writes after the damage."""
-    return {key: answer for key, answer in answers(store).items() if key[1] != "dan"}
+def without(found: Right, who: str = "dan") -> Right:
+    """The answers of everyone else. Dan writes after the damage."""
+    return {key: answer for key, answer in found.items() if key[1] != who}
 
 
-def delete(file: Path) -> None:
-    file.unlink()
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
+def a_figure(content: bytes) -> int:
+    """Where a digit is: in a text, another number or name that reads as well."""
+    return next((i for i, byte in enumerate(content) if chr(byte) in "0123456789"), len(content) // 3)
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "delete": lambda content: b"",
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "flip": lambda content: flipped(content, len(content) // 2),
+    "flip a figure": lambda content: flipped(content, a_figure(content)),
+    "shorten": lambda content: content[:-1],
+}
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def flip_a_figure(file: Path) -> None:
-    """In a text, another number or name that reads as well."""
-    content = bytearray(file.read_bytes())
-    at = next((i for i, byte in enumerate(content) if chr(byte) in "0123456789"), len(content) // 3)
-    content[at] ^= 1
-    file.write_bytes(content)
-
-
-def shortened(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-DAMAGES: list[Callable[[Path], None]] = [delete, empty, cut, flip, flip_a_figure, shortened]
+def damage(file: Path, how: str) -> None:
+    file.write_bytes(DAMAGES[how](file.read_bytes()))
+    if how == "delete":
+        file.unlink()
 
 
 def files_of(path: Path, *folders: str) -> list[str]:
@@ -152,11 +143,8 @@ def check_damaged(path: Path, right: Right, name: str) -> None:
     export(reader, path.with_name("export.parquet"))
     imported = PreferenceStore(path.with_name("imported"))
     import_file(imported, path.with_name("export.parquet"))
-    excluded = {key: answer for key, answer in answers(imported).items() if key[1] != "ben"}  # exports have no weights
-    assert excluded.items() <= right.items()
-    changed = reader.since(0)
-    of_trainer = {} if changed.held is None else dict(zip(changed.held.keys, changed.held.preferences, strict=True))
-    assert {key: answer for key, answer in of_trainer.items() if key[1] != "ben"}.items() <= right.items()
+    assert without(answers(imported), "ben").items() <= right.items()  # exports have no weights
+    assert without(held(reader.since(0)), "ben").items() <= right.items()  # as a trainer reads them
     # A writer that goes on, compacts and is merged with a copy of before the retractions brings nothing back either.
     new = some_comparisons(2, 4, seed=77)
     with_new = right | dict(zip([(pair, "dan") for pair in new.pairs.ids], new.preferences.tolist(), strict=True))
@@ -164,32 +152,27 @@ def check_damaged(path: Path, right: Right, name: str) -> None:
     PreferenceStore(path).compact()
     after = answers(PreferenceStore(path))
     assert after.items() <= with_new.items()
-    assert {key for key in after if key[1] == "dan"} == with_new.keys() - right.keys()
+    assert after.keys() - without(after).keys() == with_new.keys() - right.keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("how", DAMAGES)
+def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(tmp_path, how):
     whole = filled(tmp_path / "whole")
     right = answers(whole)
     assert len(right) == 5
     assert whole.verify().problems == ()
     for number, name in enumerate(files_of(tmp_path / "whole")):
-        if name.startswith("last/") and damage is not delete:
+        if name.startswith("last/") and how != "delete":
             continue  # an empty file: its name is what counts
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", folder / "store")
-        damage(folder / "store" / name)
-        if damage is delete:
-            check_damaged(folder / "store", right, name)
-        else:
-            read(folder / "store", right, name)
+        damage(folder / "store" / name, how)
+        (check_damaged if how == "delete" else read)(folder / "store", right, name)
 
 
 @pytest.mark.slow
-def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
+def test_a_damaged_file_costs_its_own_answers_alone(tmp_path):
     right = answers(filled(tmp_path / "whole"))
     for number, name in enumerate(files_of(tmp_path / "whole", "labels", "amendments")):
         store = tmp_path / str(number)
@@ -202,9 +185,7 @@ def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
         assert not any("amendments" in problem for problem in PreferenceStore(store).problems)
 
 
-def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(tmp_path, caplog):
     path = tmp_path / "store"
     filled(path, merged=False)
     gone = holding_event(path, "r3")
@@ -229,7 +210,7 @@ def test_where_the_event_and_its_copy_are_gone_all_earlier_answers_are_left_out(
     assert len(answers(PreferenceStore(path))) == 2
 
 
-def test_the_file_put_back_ends_the_doubt(tmp_path: Path) -> None:
+def test_the_file_put_back_ends_the_doubt(tmp_path):
     whole = filled(tmp_path / "whole", merged=False)
     shutil.copytree(tmp_path / "whole", tmp_path / "store")
     gone = holding_event(tmp_path / "store", "r9")
@@ -249,7 +230,7 @@ def as_before_1_3(path: Path) -> None:
     (path / "store.json").write_text(json.dumps({"format": "rlhf_ray.preferences", "major": 1, "minor": 2}))
 
 
-def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path):
     path = tmp_path / "store"
     right = answers(filled(path))
     as_before_1_3(path)
@@ -262,37 +243,35 @@ def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_co
         folder = tmp_path / "copies" / Path(name).stem
         shutil.copytree(path, folder)
         (folder / name).unlink()
-        assert others_answers(PreferenceStore(folder)).items() <= right.items()
+        assert without(answers(PreferenceStore(folder))).items() <= right.items()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [delete, flip])
-def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("how", ["delete", "flip"])
+def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(tmp_path, how):
     path = tmp_path / "store"
     right = answers(filled(path))
     as_before_1_3(path)
     segments = files_of(path, "labels")
-    for name in segments[:-1] if damage is delete else segments:  # of the newest one that is gone, nothing would tell
+    for name in segments[:-1] if how == "delete" else segments:  # of the newest one that is gone, nothing would tell
         folder = tmp_path / Path(name).stem / "store"
         shutil.copytree(path, folder)
-        damage(folder / name)
+        damage(folder / name, how)
         assert read(folder, right, name) is not None
         PreferenceStore(folder).commit(OTHER, annotator="dan")
-        assert others_answers(PreferenceStore(folder)).items() <= right.items()
+        assert without(answers(PreferenceStore(folder))).items() <= right.items()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [delete, flip])
-def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("how", ["delete", "flip"])
+def test_it_is_so_at_a_url_too(tmp_path, monkeypatch, how):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     right = answers(filled(tmp_path / "whole", merged=False))
     for name in files_of(tmp_path / "whole"):
-        if name.startswith("last/") and damage is not delete:
+        if name.startswith("last/") and how != "delete":
             continue
         shutil.copytree(tmp_path / "whole", tmp_path / "store", dirs_exist_ok=False)
-        damage(tmp_path / "store" / name)
+        damage(tmp_path / "store" / name, how)
         url = f"memory://{uuid.uuid4().hex}"
         files = open_files(url)
         for each in files_of(tmp_path / "store"):
@@ -302,10 +281,10 @@ def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         if (found := read(url, right, name)) is None:
             continue
         found.commit(OTHER, annotator="dan")
-        assert others_answers(PreferenceStore(url)).items() <= right.items()
+        assert without(answers(PreferenceStore(url))).items() <= right.items()
 
 
-def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path: Path) -> None:
+def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path):
     store = PreferenceStore(tmp_path / "store")
     given = some_comparisons(4, 4)
     store.commit(Comparisons(given.pairs, np.ones(4, np.float32)), annotator="ada")

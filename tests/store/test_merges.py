@@ -1,7 +1,5 @@
 """Merges of stores: what does not fit is refused, what was brought can be taken back, and a store that was mixed opens again."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from rlhf_ray.data.comparisons import Comparisons, pair_id
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, some_comparisons, some_fragments
+from tests.store.test_commands import run
 
 
 def made(path: Path, n: int, length: int = 5, *, seed: int = 0, **spaces: Any) -> PreferenceStore:
@@ -37,9 +36,7 @@ def mixed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("spaces", [{"length": 7}, {"actions": CHOICES}])
-def test_clips_of_another_kind_are_refused_before_anything_is_written(
-    tmp_path: Path, spaces: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clips_of_another_kind_are_refused_before_anything_is_written(tmp_path, spaces, capsys):
     store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1, **spaces)
     made(tmp_path / "fits", 2, seed=2)
     other.weigh("oracle", 0.5)
@@ -50,25 +47,21 @@ def test_clips_of_another_kind_are_refused_before_anything_is_written(
         ["merge", "new", "fits", "other"],
         ["import", "store", "other.parquet"],
     ):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["store", words[0], *(str(tmp_path / word) for word in words[1:])])
-        assert ended.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        (line,) = run(capsys, words[0], *(tmp_path / word for word in words[1:]), code=2).splitlines()
         assert "fragments of 5 steps" in line
         assert "separate stores" in line
-    with pytest.raises(ValueError, match="fragments of 5 steps"):
-        store.import_from(other.path)
-    with pytest.raises(ValueError, match="fragments of 5 steps"):
-        store.commit(some_comparisons(1, seed=9, **spaces), annotator="oracle")
-    with pytest.raises(ValueError, match="fragments of 5 steps"):
-        store.record([], some_fragments(1, seed=9, **spaces))
+    for adding in (
+        lambda: store.import_from(other.path),
+        lambda: store.commit(some_comparisons(1, seed=9, **spaces), annotator="oracle"),
+        lambda: store.record([], some_fragments(1, seed=9, **spaces)),
+    ):
+        with pytest.raises(ValueError, match="fragments of 5 steps"):
+            adding()
     assert files(tmp_path) == before
     assert len(store.load() or ()) == 4
 
 
-def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(tmp_path, capsys):
     store = made(tmp_path / "store", 4)
     store.copy_to(tmp_path / "other")
     other = PreferenceStore(tmp_path / "other")
@@ -80,18 +73,15 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
     (merge,) = store.describe()["merges"]
     assert (merge["source"], merge["comparisons"]) == (str(other.path), 3)
     merged = store.since(0).last
-    cli.main(["store", "undo", str(tmp_path / "store")])
-    assert f"removed 3 comparisons from {other.path}" in capsys.readouterr().out
+    assert f"removed 3 comparisons from {other.path}" in run(capsys, "undo", tmp_path / "store")
     assert (store.snapshot().ids[:4], len(store), store.merges()) == (before, 5, [])
     changes = store.since(merged)  # as a run reads it
     assert len(changes.withdrawn) == 3
     assert changes.held.pairs.ids == before[:1]
-    with pytest.raises(SystemExit):
-        cli.main(["store", "undo", str(tmp_path / "store")])
-    assert "has no merge to undo" in capsys.readouterr().err
+    assert "has no merge to undo" in run(capsys, "undo", tmp_path / "store", code=2)
 
 
-def test_an_import_of_a_file_can_be_undone(tmp_path: Path) -> None:
+def test_an_import_of_a_file_can_be_undone(tmp_path):
     store = made(tmp_path / "store", 4)
     export(made(tmp_path / "other", 70, seed=1), tmp_path / "out.parquet")
     assert import_file(store, tmp_path / "out.parquet") == 70
@@ -99,7 +89,7 @@ def test_an_import_of_a_file_can_be_undone(tmp_path: Path) -> None:
     assert len(store) == 4
 
 
-def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undo_that_is_interrupted_is_repeated(tmp_path, monkeypatch):
     store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1)
     other.weigh("oracle", 0.5)
     store.import_from(other.path)
@@ -117,9 +107,7 @@ def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: py
     assert store.weights() == {}
 
 
-def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(tmp_path, capsys):
     path = mixed(tmp_path / "store")
     store = PreferenceStore(path)
     assert len(store) == 7
@@ -133,8 +121,7 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     assert f"rlhf-ray store undo {path}" in line
     (problem,) = store.verify().problems
     assert f"rlhf-ray store undo {path}" in problem
-    cli.main(["store", "undo", str(path)])
-    assert "removed 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
+    assert "removed 3 comparisons of fragments of 7 steps" in run(capsys, "undo", path)
     found = PreferenceStore(path).load()
     assert (len(found), found.pairs.left.length) == (4, 5)
     assert PreferenceStore(path).verify().problems == ()
@@ -149,7 +136,7 @@ def _wide(comparisons: Comparisons) -> Comparisons:
 
 
 @pytest.mark.parametrize("length", [5, 200])  # joined in memory, and gathered from the files
-def test_floats_of_two_widths_share_a_store(tmp_path: Path, length: int) -> None:
+def test_floats_of_two_widths_share_a_store(tmp_path, length):
     narrow, wide = some_comparisons(4, length), _wide(some_comparisons(3, length, seed=1))
     store = made(tmp_path / "store", 4, length)
     other = PreferenceStore(tmp_path / "other")

@@ -1,7 +1,5 @@
 """The store against a model of its rules: a dict of events, and a loop that says which of them hold."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

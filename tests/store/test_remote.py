@@ -1,7 +1,5 @@
 """Stores on other file systems: an S3-compatible server of our own, and fsspec's."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import Event, PreferenceStore, store
 from tests.made_up import joined, same_comparisons, some_comparisons
+from tests.store.test_damage import flip_in
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def load(url: str) -> Comparisons:
 
 
 @pytest.mark.slow
-def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
+def test_a_remote_store_is_a_store(tmp_path, url):
     batches = [some_comparisons(3, seed=seed) for seed in range(3)]
     opened = PreferenceStore(url)
     for batch in batches:
@@ -72,7 +71,7 @@ def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_joins_small_files_there_too(url, monkeypatch):
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     opened, reader = PreferenceStore(url), PreferenceStore(url)
     batches = [some_comparisons(1, seed=seed) for seed in range(7)]
@@ -83,7 +82,7 @@ def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.Mo
     assert opened.describe()["files"]["labels"] < 3
 
 
-def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
+def test_stores_move_between_file_systems(tmp_path, url):
     batch = some_comparisons(4)
     PreferenceStore(tmp_path / "here").commit(batch, annotator="oracle")
     PreferenceStore(tmp_path / "here").copy_to(url)
@@ -95,16 +94,13 @@ def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(
-    tmp_path: Path, url: str
-) -> None:
+def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(tmp_path, url):
     batch = some_comparisons(4)
     PreferenceStore(url).commit(batch, annotator="oracle")
     load(url)
     (copy,) = cached(tmp_path)
-    content = bytearray(copy.read_bytes())
-    content[content.index(batch.pairs.left.observations[1].tobytes())] ^= 1
-    copy.write_bytes(content)
+    flip_in(copy, batch.pairs.left.observations[1].tobytes())
+    content = copy.read_bytes()
     assert same_comparisons(load(url), batch[np.array([0, 2, 3])])
     opened = PreferenceStore(url)
     opened.load()
@@ -124,7 +120,9 @@ def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_
     assert any(moved in problem for problem in opened.problems)
 
 
-def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_says_so_and_may_be_repeated(url, monkeypatch):
+    with pytest.raises(ValueError, match="is not a preference store"):
+        PreferenceStore(url, create=False)
     opened, batch = PreferenceStore(url), some_comparisons(2)
 
     def down(*_: object) -> None:
@@ -138,19 +136,14 @@ def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: p
     assert opened.commit(batch, annotator="oracle") == 2
 
 
-def test_a_url_without_a_store_is_no_store(url: str) -> None:
-    with pytest.raises(ValueError, match="is not a preference store"):
-        PreferenceStore(url, create=False)
-
-
-def test_keys_in_a_url_are_not_shown(server: str) -> None:
+def test_keys_in_a_url_are_not_shown(server):
     url = f"s3://test:secret@bucket/none?scheme=http&endpoint_override={server}&region=us-east-1"
     with pytest.raises(ValueError, match="is not a preference store") as error:
         PreferenceStore(url, create=False)
     assert "secret" not in str(error.value)
 
 
-def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
+def test_weights_are_there_too(tmp_path, url):
     PreferenceStore(url).weigh("anna", 0.5)
     opened = PreferenceStore(url)
     opened.weigh("bert", 0)
@@ -159,7 +152,7 @@ def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
     assert PreferenceStore(tmp_path / "here").weights() == {"anna": 0.5, "bert": 0.0}
 
 
-def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:
+def test_a_url_that_nobody_knows_is_one_line_without_its_keys():
     with pytest.raises(
         SettingError, match=r"open the preference store 'nosuch://bucket/labels' .*fsspec file system is installed"
     ) as error:

@@ -2,7 +2,6 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import gymnasium as gym
@@ -18,37 +17,17 @@ from rlhf_ray.store import LABELS, PreferenceStore
 from tests.made_up import CHOICES, IMAGES, joined, same_comparisons, some_comparisons, some_fragments
 
 
-def _commit(store: PreferenceStore, comparisons: Comparisons, annotator: str = "oracle") -> int:
-    return store.commit(comparisons, annotator=annotator)
+def _commit(store: PreferenceStore, comparisons: Comparisons) -> int:
+    return store.commit(comparisons, annotator="oracle")
 
 
 def _load(path: Path) -> Comparisons:
     return PreferenceStore(path).load()
 
 
-def _clip_ids(path: Path) -> list[str]:
-    files = sorted((path / "clips").iterdir())
-    return [name for file in files for name in pa.ipc.open_file(file).read_all()["clip_id"].to_pylist()]
-
-
-def _labels(path: Path) -> list[Path]:
-    return sorted((path / "labels").iterdir())
-
-
-def test_what_was_committed_is_there_in_order_when_the_store_is_opened_again(tmp_path: Path) -> None:
-    batches = [some_comparisons(n, seed=n, reward_version=n) for n in (3, 1, 12)]
-    for batch in batches:
-        store = PreferenceStore(tmp_path / "store")
-        assert _commit(store, batch) == len(batch)
-    loaded = _load(tmp_path / "store")
-    assert same_comparisons(loaded, joined(batches))
-    assert loaded.pairs.reward_version == 12
-    assert len(PreferenceStore(tmp_path / "store")) == 16
-
-
 @pytest.mark.parametrize("actions", [CHOICES, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 @pytest.mark.parametrize("observations", [IMAGES, gym.spaces.Box(-1, 1, (4,), np.float32)])
-def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
+def test_shapes_and_dtypes_are_kept(tmp_path, observations, actions):
     comparisons = some_comparisons(3, observations=observations, actions=actions)
     _commit(PreferenceStore(tmp_path), comparisons)
     loaded = _load(tmp_path)
@@ -59,61 +38,56 @@ def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box
     assert loaded.pairs.left.ids() == comparisons.pairs.left.ids()
 
 
-def test_a_commit_may_be_repeated(tmp_path: Path) -> None:
+def test_an_answer_is_stored_once_the_first_one(tmp_path):
     store, batch = PreferenceStore(tmp_path), some_comparisons(4)
-    assert _commit(store, batch[:2]) == 2
-    assert _commit(store, batch) == 2
-    assert _commit(store, batch) == 0
-    assert _commit(PreferenceStore(tmp_path), batch) == 0
-    assert len(store) == 4
-    assert same_comparisons(_load(tmp_path), batch)
-
-
-def test_a_pair_that_is_twice_in_a_commit_is_stored_once_with_its_first_answer(tmp_path: Path) -> None:
-    batch = some_comparisons(2)
     twice = Comparisons(batch[np.array([0, 1, 0])].pairs, np.array([1, 0, 0], dtype=np.float32))
-    store = PreferenceStore(tmp_path)
-    assert _commit(store, twice) == 2
-    assert len(store) == 2
-    assert _load(tmp_path).preferences.tolist() == [1, 0]
+    assert _commit(store, twice) == len(store) == 2
+    assert _commit(store, batch) == 2
+    assert _commit(store, batch) == _commit(PreferenceStore(tmp_path), batch) == 0
+    loaded = _load(tmp_path)
+    assert (loaded.pairs.ids, loaded.preferences[:2].tolist()) == (batch.pairs.ids, [1, 0])
 
 
-def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path: Path) -> None:
+def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path):
     clips = some_fragments(4)
     store = PreferenceStore(tmp_path)
     for index in ([[0, 1], [1, 2], [0, 2]], [[3, 0], [2, 1]], [[1, 0]]):
         pairs = Pairs.of(clips, np.array(index))
         _commit(store, Comparisons(pairs, np.ones(len(pairs), dtype=np.float32)))
         store = PreferenceStore(tmp_path)
-    assert sorted(_clip_ids(tmp_path)) == sorted(clips.ids())
-    assert len(list((tmp_path / "clips").iterdir())) == 2  # the last commit brought no new clip
+    files = list((tmp_path / "clips").iterdir())
+    stored = [name for file in files for name in pa.ipc.open_file(file).read_all()["clip_id"].to_pylist()]
+    assert sorted(stored) == sorted(clips.ids())
+    assert len(files) == 2  # the last commit brought no new clip
     assert len(_load(tmp_path)) == 6
 
 
-def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
+def test_a_newer_major_version_is_refused(tmp_path):
     PreferenceStore(tmp_path)
     described = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(described | {"minor": 99}))
     PreferenceStore(tmp_path)
-    (tmp_path / "store.json").write_text(json.dumps(described | {"major": described["major"] + 1}))
-    with pytest.raises(ValueError, match=r"has format rlhf_ray.preferences 2; this version reads"):
-        PreferenceStore(tmp_path)
-    (tmp_path / "store.json").write_text("{")
-    with pytest.raises(ValueError, match=r"store.json is damaged .* replace its content with"):
-        PreferenceStore(tmp_path)
-    (tmp_path / "store.json").write_text(json.dumps(described | {"format": "something.else"}))
-    with pytest.raises(ValueError, match=r"has format something.else"):
-        PreferenceStore(tmp_path)
+    for content, said in (
+        (
+            json.dumps(described | {"major": described["major"] + 1}),
+            "has format rlhf_ray.preferences 2; this version reads",
+        ),
+        ("{", "store.json is damaged .* replace its content with"),
+        (json.dumps(described | {"format": "something.else"}), "has format something.else"),
+    ):
+        (tmp_path / "store.json").write_text(content)
+        with pytest.raises(ValueError, match=said):
+            PreferenceStore(tmp_path)
 
 
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="neither empty nor a preference store"):
         PreferenceStore(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> None:
+def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path):
     (tmp_path / ".tmp-1-store.json").write_text('{"form')
     PreferenceStore(tmp_path)
     for folder in ("clips", "labels"):
@@ -121,43 +95,21 @@ def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> Non
     assert _commit(PreferenceStore(tmp_path), some_comparisons(1)) == 1
 
 
-def test_every_file_is_flushed_before_it_gets_its_name_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    flush, rename = os.fsync, os.replace
-
-    def fsync(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        events.append(f"flush {'new ' if path.name.startswith('.tmp-') else ''}{path.relative_to(tmp_path).parts[0]}")
-        flush(descriptor)
-
-    def replace(source: Path, target: Path) -> None:
-        events.append(f"name {target.relative_to(tmp_path).parts[0]}")
-        rename(source, target)
-
-    store = PreferenceStore(tmp_path)
-    _commit(store, some_comparisons(1, seed=1))
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    _commit(store, some_comparisons(1))
-    assert events == [f"{event} {folder}" for folder in ("clips", "labels") for event in ("flush new", "name", "flush")]
-
-
-def test_the_files_open_without_this_library(tmp_path: Path) -> None:
+def test_the_files_open_without_this_library(tmp_path):
     batch = some_comparisons(3, observations=IMAGES, reward_version=4)
     PreferenceStore(tmp_path).commit(batch, annotator="anna", annotator_type="human")
-    (labels,) = _labels(tmp_path)
+    (labels,) = (tmp_path / "labels").iterdir()
     table = pd.read_parquet(labels)
-    assert table["pair_id"].tolist() == list(batch.pairs.ids)
-    assert table["preference"].tolist() == batch.preferences.tolist()
-    assert table["left_id"].tolist() == batch.pairs.left.ids()
-    assert set(table["annotator"]) == {"anna"}
-    assert set(table["annotator_type"]) == {"human"}
-    assert set(table["kind"]) == {"label"}
-    assert set(table["reward_version"]) == {4}
+    columns = {"pair_id": batch.pairs.ids, "preference": batch.preferences, "left_id": batch.pairs.left.ids()}
+    columns |= {
+        "sequence": (1, 2, 3),
+        "annotator": ["anna"] * 3,
+        "annotator_type": ["human"] * 3,
+        "kind": ["label"] * 3,
+    }
+    for name, values in (columns | {"reward_version": [4] * 3}).items():
+        assert table[name].tolist() == list(values)
     assert str(table["t_answered"].dt.tz) == "UTC"
-    assert table["sequence"].tolist() == [1, 2, 3]
     assert pq.ParquetFile(labels).schema_arrow.field("preference").type == pa.float32()
     (clips,) = (tmp_path / "clips").iterdir()
     rows = pa.ipc.open_file(clips).read_all()
@@ -170,7 +122,7 @@ def test_the_files_open_without_this_library(tmp_path: Path) -> None:
     assert counted == [("anna", 3)]
 
 
-def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path):
     many = some_comparisons(100, 10, observations=IMAGES)
     _commit(PreferenceStore(tmp_path), many)
     before = pa.total_allocated_bytes()
@@ -185,7 +137,7 @@ def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
     assert same_comparisons(snapshot.gather(slice(None)), many)
 
 
-def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) -> None:
+def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path):
     batches = [some_comparisons(4, seed=seed, reward_version=seed) for seed in range(3)]
     for batch in batches:
         _commit(PreferenceStore(tmp_path), batch)
@@ -200,7 +152,7 @@ def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) 
     assert snapshot.gather(np.array([0, 5])).pairs.reward_version == 1
 
 
-def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_path: Path) -> None:
+def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_path):
     store, first = PreferenceStore(tmp_path), some_comparisons(3)
     _commit(store, first)
     snapshot = store.snapshot()
@@ -209,7 +161,7 @@ def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_
     assert same_comparisons(snapshot.gather(slice(None)), first)
 
 
-def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path: Path) -> None:
+def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path):
     store, batches = PreferenceStore(tmp_path), [some_comparisons(3, seed=seed) for seed in range(3)]
     for batch in batches:
         _commit(store, batch)
@@ -219,10 +171,17 @@ def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path:
     assert store.load(last=0) is None
 
 
-def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_copy_is_a_store_of_its_own(tmp_path, monkeypatch, linked):
+    def link(source: Path, target: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    if not linked:
+        monkeypatch.setattr(os, "link", link)
     store = PreferenceStore(tmp_path / "one")
     first, second, third = (some_comparisons(2, seed=seed) for seed in range(3))
     _commit(store, first)
+    store.copy_to(tmp_path / "one")  # onto itself: loses nothing
     store.copy_to(tmp_path / "two")
     assert same_comparisons(_load(tmp_path / "two"), first)
     _commit(PreferenceStore(tmp_path / "two"), second)
@@ -231,40 +190,7 @@ def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
     assert same_comparisons(_load(tmp_path / "two"), joined([first, second]))
 
 
-def test_where_files_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(source: Path, target: Path) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", link)
-    store = PreferenceStore(tmp_path / "one")
-    _commit(store, some_comparisons(2))
-    store.copy_to(tmp_path / "two")
-    assert same_comparisons(_load(tmp_path / "two"), some_comparisons(2))
-
-
-def test_copying_a_store_onto_itself_loses_nothing(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    _commit(store, some_comparisons(2))
-    store.copy_to(tmp_path)
-    assert same_comparisons(_load(tmp_path), some_comparisons(2))
-
-
-def test_import_adds_what_is_missing_after_what_is_there_and_in_order(tmp_path: Path) -> None:
-    a, b, c = (some_comparisons(2, seed=seed) for seed in range(3))
-    mine, theirs = PreferenceStore(tmp_path / "mine"), PreferenceStore(tmp_path / "theirs")
-    _commit(mine, c)
-    for batch in (a, b):
-        _commit(theirs, batch)
-    assert mine.import_from(tmp_path / "theirs") == 4
-    assert mine.import_from(tmp_path / "theirs") == 0
-    everything = joined([c, a, b])
-    assert same_comparisons(mine.load(), everything)
-    assert same_comparisons(_load(tmp_path / "mine"), everything)
-    assert _commit(mine, a) == 0
-    assert len(_load(tmp_path / "theirs")) == 4
-
-
-def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: Path) -> None:
+def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path):
     PreferenceStore(tmp_path)
     assert json.loads((tmp_path / "store.json").read_text()) == {
         "format": "rlhf_ray.preferences",
@@ -278,17 +204,20 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
     ]
 
 
-def test_an_empty_store_is_true_and_asking_reads_nothing(tmp_path: Path) -> None:
+def test_an_empty_store_is_true_and_asking_reads_nothing(tmp_path):
     assert bool(PreferenceStore.__new__(PreferenceStore))  # as Ray asks of one whose __init__ has failed
     assert len(PreferenceStore(tmp_path)) == 0
 
 
-def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp_path: Path) -> None:
+def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp_path):
     own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
     store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
-    store.commit(own, annotator="oracle")
-    other.commit(donor, annotator="oracle")
+    _commit(store, own)
+    _commit(other, donor)
     other.weigh("oracle", 0.5)
+    with pytest.raises(ValueError, match="not a preference store"):
+        store.replace_with(tmp_path / "nothing")
+    assert len(store) == 3
     store.replace_with(tmp_path / "donor")
     for now in (store, PreferenceStore(tmp_path / "own", create=False)):
         assert same_comparisons(now.load(), donor)
@@ -304,16 +233,7 @@ def test_a_replaced_store_holds_what_the_other_holds_and_its_own_content_is_kept
     assert (len(store), len(other)) == (8, 5)
 
 
-def test_without_another_store_nothing_is_replaced(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path / "own")
-    store.commit(some_comparisons(3), annotator="oracle")
-    with pytest.raises(ValueError, match="not a preference store"):
-        store.replace_with(tmp_path / "nothing")
-    assert len(store) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["own"]
-
-
-def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path: Path) -> None:
+def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path):
     donor = some_comparisons(5, seed=2)
     PreferenceStore(tmp_path / "donor").commit(donor, annotator="oracle")
     PreferenceStore(tmp_path / "own").commit(some_comparisons(3, seed=1), annotator="oracle")
@@ -324,7 +244,7 @@ def test_a_replacement_that_was_cut_off_between_its_two_steps_can_be_repeated(tm
     assert len(PreferenceStore(tmp_path / "own.replaced-1", create=False)) == 3
 
 
-def test_a_store_at_a_url_is_not_replaced(tmp_path: Path) -> None:
+def test_a_store_at_a_url_is_not_replaced(tmp_path):
     PreferenceStore(tmp_path / "donor")
     with pytest.raises(ValueError, match="memory://replaced"):
         PreferenceStore("memory://replaced").replace_with(tmp_path / "donor")
