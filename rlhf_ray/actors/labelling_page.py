@@ -15,10 +15,10 @@ from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.labelling.serve import Server, links, listen_at
+from rlhf_ray.labelling.serve import Server, links, listen_at, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
-from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts, load_texts
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Suspicions
@@ -47,6 +47,26 @@ class PageSettings:
     seed: int
     port_file: Path | None = None
     texts: Texts = IN_ENGLISH
+
+    @classmethod
+    def read(
+        cls,
+        settings: LabellingSettings,
+        sessions: Path,
+        title: str,
+        fps: float,
+        run_id: str,
+        seed: int,
+        port: Path | None,
+    ) -> PageSettings:
+        """Keep the annotators' links in ``sessions``, so that they stay valid when training continues, and read the texts.
+
+        Raises:
+            SettingError: the links or texts can't be read.
+        """
+        Sessions.keep(sessions, settings.annotators)
+        warn_of_readers(settings)
+        return cls(settings, sessions, title, fps, run_id, seed, port, load_texts(settings.language))
 
 
 class LabellingPage:

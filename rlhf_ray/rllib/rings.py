@@ -26,9 +26,6 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.labelling.camera import tried_fps
-from rlhf_ray.labelling.serve import warn_of_readers
-from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.starting import fitted_reward
@@ -142,9 +139,6 @@ def page_of(config: PreferenceConfig, run_id: str, folder: Path | str) -> PageSe
     if not experiment.preferences.asks_people:
         return None
     sessions = Path(config.sessions or Path(folder).absolute() / "labelling.json")
-    Sessions.keep(sessions, labelling.annotators)
-    warn_of_readers(labelling)
     fps = tried_fps("preferences.teacher is human, but ", config.make_env(film=True))
     port_file = None if config.sessions is None else Path(config.sessions).with_suffix(".port")
-    texts = load_texts(labelling.language)
-    return PageSettings(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file, texts)
+    return PageSettings.read(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file)

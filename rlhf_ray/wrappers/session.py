@@ -1,4 +1,4 @@
-"""RewardSession: what one agent's environments share; FixedSession, for a fitted reward; and what the wrappers' arguments mean."""
+"""RewardSession: what one agent's environments share; and what the wrappers' arguments mean."""
 
 from __future__ import annotations
 
@@ -41,9 +41,15 @@ ASKED = "the wrappers ask for the rewards of"
 class RewardSession:
     """The reward in use and the counters; nothing is recorded, asked or fitted, which `LearningSession` adds.
 
+    By itself, it is a fitted reward that stays as it is; this needs no Ray and works in any process.
+
     Args:
         spaces: observation and action space of one environment, with observations as the reward model sees them.
         total_env_steps, seed: see `HumanPreferencesEnv`.
+        path: the fitted reward model's folder, or a folder that `save` wrote; None if the reward is to be learned.
+
+    Raises:
+        SettingError: the reward model is for other spaces.
     """
 
     ensemble: RewardEnsemble
@@ -56,7 +62,9 @@ class RewardSession:
     """Windows so far with fragments, steps with reward 0.0 before the first version, and windows whose clips were dropped because
     those of an earlier window were still in flight."""
 
-    def __init__(self, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int):
+    def __init__(
+        self, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int, path: Path | None = None
+    ):
         self.spaces = (spaces[0], without_formal(spaces[1]))
         self.total_env_steps, self.seed = total_env_steps, seed
         self.env_steps = self.version = self.users = 0
@@ -64,6 +72,19 @@ class RewardSession:
         self.closed = False
         self._process = os.getpid()
         self._predictor: Predictor | None = None
+        if path is None:
+            return
+        self.fragments = FragmentSettings().resolved(horizon=None, total_env_steps=total_env_steps)
+        path = find_folder(path)
+        inner = path / "reward_model"
+        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
+        self.ensemble.check_steps(ASKED)
+        known = (self.ensemble.observation_space, self.ensemble.action_space)
+        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
+            raise SettingError(
+                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
+            )
+        self._use_version(self.ensemble.state())
 
     def rewards(
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
@@ -194,32 +215,6 @@ class RewardSession:
 
     def _write(self, folder: Path) -> None:
         """Save further parts to ``folder``."""
-
-
-class FixedSession(RewardSession):
-    """A fitted reward that stays as it is; needs no Ray and works in any process.
-
-    Args:
-        path: the reward model's folder, or a folder that `RewardSession.save` wrote.
-        spaces, total_env_steps, seed: see `RewardSession`.
-
-    Raises:
-        SettingError: the reward model is for other spaces.
-    """
-
-    def __init__(self, path: Path, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int):
-        super().__init__(spaces, total_env_steps, seed)
-        self.fragments = FragmentSettings().resolved(horizon=None, total_env_steps=total_env_steps)
-        path = find_folder(path)
-        inner = path / "reward_model"
-        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
-        self.ensemble.check_steps(ASKED)
-        known = (self.ensemble.observation_space, self.ensemble.action_space)
-        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
-            raise SettingError(
-                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
-            )
-        self._use_version(self.ensemble.state())
 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.ring import Learn, Progress, RoundReport, Stop, never
 from rlhf_ray.queries.pool import CutFragments
-from rlhf_ray.wrappers.given_fragments import GivenFragments
+from rlhf_ray.wrappers.recorder import GivenFragments
 
 
 class SettledFragments(GivenFragments):

@@ -10,7 +10,7 @@ import pytest
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.pool import CutFragments, PoolReport
-from rlhf_ray.wrappers.given_fragments import GivenFragments
+from rlhf_ray.wrappers.recorder import GivenFragments
 from tests.wrappers.walking import FRAGMENTS
 
 SEEN = FRAGMENTS.initial_env_steps
