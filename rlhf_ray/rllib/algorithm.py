@@ -30,7 +30,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed, seed_learners
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
@@ -38,6 +37,9 @@ from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rings import ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
+    raise_fault,
+    reset_and_reseed,
+    seed_learners,
     seeded_without_compiler,
     spread_env_runners,
     use_own_learning_rates,

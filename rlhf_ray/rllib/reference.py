@@ -30,13 +30,18 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.env_runner import EnvRunner, GivesEnvActions, env_threads, raise_fault, register_environment
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner, GivesEnvActions, env_threads, register_environment
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
-from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder, learner_pipeline, local_learner
+from rlhf_ray.rllib.rllib_internals import (
+    forget_env_runners,
+    in_temporary_folder,
+    learner_pipeline,
+    local_learner,
+    raise_fault,
+)
 from rlhf_ray.rllib.sac import ReplaySACConfig
 from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
 from rlhf_ray.settings import Experiment
