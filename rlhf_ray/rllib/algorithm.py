@@ -392,7 +392,6 @@ class LearnsFromPreferences(InRunFolder):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
         super().set_state(state)
         if PREFERENCES in state:
             self._kept = {"initial_env_steps": self.budget.initial_env_steps} | state[PREFERENCES]

@@ -107,7 +107,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         return EnvRunner
 
     def cloning(self) -> dict[str, Any]:
-        """Return the agent's own arguments of `rlhf_ray.rllib.cloning.clone`.
+        """Return the agent's own arguments of `rlhf_ray.rllib.starting.clone`.
 
         Raises:
             SettingError: the agent can't start from demonstrations.

@@ -140,7 +140,6 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
 
     def make_env(self) -> None:
-        """See RLlib."""
         with self.of_environment, making:
             super().make_env()
         if type(self.env) is DictInfoToList:
@@ -219,7 +218,6 @@ class ToEnvActions(ConnectorV2):  # type: ignore[misc]
     """
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
-        """Add the environment's actions to the policy's."""
         batch[Columns.ACTIONS_FOR_ENV] = copy.deepcopy(batch[Columns.ACTIONS])
         space = self.action_space
         self.foreach_batch_item_change_in_place(
@@ -234,7 +232,6 @@ class GivesEnvActions:
     """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `ToEnvActions`."""
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
-        """Build RLlib's pipeline, with our conversion of actions."""
         pipeline = super().build_module_to_env_connector(env, spaces)  # type: ignore[misc]
         pipeline.insert_before(NormalizeAndClipActions, ToEnvActions())
         pipeline.remove(NormalizeAndClipActions)

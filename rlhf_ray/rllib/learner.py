@@ -89,7 +89,6 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     own_steps: PPOUpdate | None = None
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Register the optimiser (called by RLlib)."""
         module = self._module[module_id]
         if (
             module_id == DEFAULT_MODULE_ID
@@ -116,7 +115,6 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         shuffle_batch_per_epoch: bool = False,
         **keywords: Any,
     ) -> Any:
-        """Update the policy with rollouts (called by RLlib)."""
         if training_data is not None:
             training_data.solve_refs()
             take_off(training_data, self.config)

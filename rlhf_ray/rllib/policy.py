@@ -46,7 +46,6 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     """
 
     def setup(self) -> None:
-        """Build the network (called by RLlib)."""
         arguments = {
             field.name: self.model_config[field.name]
             for field in fields(PolicyShape)

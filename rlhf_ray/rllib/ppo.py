@@ -56,7 +56,6 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         apply_ppo(self, experiment.ppo, total_env_steps)
 
     def agent_settings(self) -> dict[str, Any]:
-        """Returns the settings that the rest of the experiment depends on."""
         if not isinstance(self.total_train_batch_size, int):  # a Tune sampler
             return {}
         return {
@@ -69,7 +68,6 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
 
     @property
     def iteration_env_steps(self) -> int:
-        """Environment steps of one iteration."""
         return int(self.total_train_batch_size)
 
     def check_inherited(self) -> None:
@@ -128,7 +126,6 @@ class PreferencePPO(OwnCheckpoints, LearnsFromPreferences, PPO):  # type: ignore
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """Return a default `PreferencePPOConfig`."""
         return PreferencePPOConfig()
 
 
