@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,17 +58,6 @@ def test_a_reward_is_the_same_in_a_script_that_changed_torchs_defaults(
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_the_callers_global_generators_stay_as_they_are(in_process: SimpleNamespace) -> None:
-    def states() -> Any:
-        of_numpy: Any = np.random.get_state()
-        return random.getstate(), of_numpy[1].tolist(), torch.get_rng_state().tolist()
-
-    before = states()
-    with make(wait=True) as env:
-        act(env, 50)
-        assert states() == before
 
 
 @pytest.mark.usefixtures("in_process")

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import os
 import pickle
+import random
 import re
 import time
 from pathlib import Path
@@ -223,6 +224,18 @@ def test_what_goes_wrong_in_the_ring_is_raised_in_step(in_process: SimpleNamespa
             act(env, WINDOW)
 
 
+def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step(in_process: SimpleNamespace) -> None:
+    with (
+        make(Walk((20, 7), terminates=True)) as env,
+        pytest.raises(SettingError, match="allow_variable_horizon is False"),
+    ):
+        act(env, 3 * WINDOW)
+    with make(Walk((4,))) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
+        act(env, 3 * WINDOW)
+    with make(Walk((4,)), wait=True) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
+        env.reset()
+
+
 SENT: dict[str, Any] = {
     "pickled": pickle.dumps,
     "in a lambda": lambda env: cloudpickle.dumps(lambda: env.share(Walk((20,), numbered=False))),
@@ -281,13 +294,17 @@ def test_environments_that_share_a_ring_have_one_budget_one_reward_and_one_end(i
 
 
 def test_the_same_seed_makes_the_same_run_and_leaves_other_generators_alone(in_process: SimpleNamespace) -> None:
+    def states() -> Any:
+        of_numpy: Any = np.random.get_state()
+        return random.getstate(), of_numpy[1].tolist(), torch.get_rng_state().tolist()
+
     def run(seed: int) -> list[float]:
-        torch.manual_seed(7)
-        env = make(seed=seed, wait=True)
-        env.action_space.seed(5)
-        with env:
+        before = states()
+        with make(seed=seed, wait=True) as env:
+            env.action_space.seed(5)
             rewards = [reward for _, reward, *_ in act(env, 100)]
             assert env.action_space.sample() == pytest.approx(drawn)
+            assert states() == before
         return rewards
 
     space = Walk().action_space
