@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
@@ -22,14 +22,10 @@ from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.films import Film
+from rlhf_ray.labelling.films import Film, ShownFrames
 from rlhf_ray.queries.gatherers import DESERTED, Commit, FramesOf, Gatherer, Skip, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-
-if TYPE_CHECKING:
-    from rlhf_ray.actors.shown_frames import ShownFrames
-
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +90,7 @@ class GathererActor:
         wants_films: bool = False,
         films: Path | None = None,
     ):
-        self._frames: ShownFrames | None = None
-        if wants_films:
-            from rlhf_ray.actors.shown_frames import ShownFrames  # decodes images, which most gatherers don't need
-
-            self._frames = ShownFrames(films)
+        self._frames = ShownFrames(films) if wants_films else None
         self._gatherer, self._name = make(self._commit, self._skip, self._frames), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None

@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +54,6 @@ ORIGIN = "origin.json"
 
 ATTEMPTS = 30
 """Iterations without any steps before a run gives up. Env runners restart within a few, unless the environment has a fault."""
-
-
-@contextlib.contextmanager
-def _faults_first(faults: str) -> Iterator[None]:
-    """Context manager: if env runners have reported a fault of the environment, an error inside is its consequence."""
-    try:
-        yield
-    except Exception:
-        raise_fault(faults)
-        raise
 
 
 class LearnsFromPreferences(InRunFolder):
@@ -127,9 +117,13 @@ class LearnsFromPreferences(InRunFolder):
             self._lock = failed.pop_all()
         self.begun = False
         """Whether the first labelling round was held."""
-        self._gauges = Gauges(self._run_name())
-        with spread_env_runners(), seeded_without_compiler(), _faults_first(self.config.faults):
-            super().setup(config)
+        self._gauges = Gauges(str(self._store_path()).rstrip("/").split("/")[-2:][0])  # the run's or trial's folder
+        try:
+            with spread_env_runners(), seeded_without_compiler():
+                super().setup(config)
+        except Exception:
+            raise_fault(self.config.faults)  # if env runners reported one, this is its consequence
+            raise
         seed_learners(self, experiment.seed)
         self._ahead = RolloutsAhead(self, experiment.agent_settings.max_policy_age)
         if (weights := first_weights(self.config, *self._spaces)) is not None:
@@ -261,7 +255,11 @@ class LearnsFromPreferences(InRunFolder):
         started = time.perf_counter()
         self._iterate()
         if self._checked.experiment.preferences.comparisons == 0:
-            check_horizon(self._episode_lengths(), self._checked.experiment.preferences)
+            # NaN, because RLlib raises for a default of None.
+            ends = [(ENV_RUNNER_RESULTS, f"episode_len_{end}") for end in ("min", "max")]
+            lengths = [self.metrics.peek(end, default=math.nan) for end in ends]
+            seen = sorted({int(length) for length in lengths if not math.isnan(length)})
+            check_horizon(seen, self._checked.experiment.preferences)
         self.metrics.log_value((PREFERENCES, "iteration_seconds"), time.perf_counter() - started, window=1)
 
     def _log_ring(self) -> None:
@@ -333,13 +331,6 @@ class LearnsFromPreferences(InRunFolder):
         spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         return PolicyMaker(spec, *self._spaces, weights)
 
-    def _episode_lengths(self) -> list[int]:
-        """Return the shortest and longest recent episode lengths, without duplicates; empty if no episode has ended."""
-        peek = self.metrics.peek
-        # NaN, because RLlib raises for a default of None.
-        ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=math.nan) for end in ("min", "max")]
-        return sorted({int(length) for length in ends if not math.isnan(length)})
-
     # Checkpoints.
 
     @own_defaults()
@@ -365,8 +356,8 @@ class LearnsFromPreferences(InRunFolder):
         """
         super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
-        replace = self._is_of_another_trial(folder)
-        kept = self._kept
+        origin, kept = json.loads((folder / ORIGIN).read_text())["trial"], self._kept
+        replace = self._trial is not None and origin not in (None, self._trial)
         self.begun = kept["begun"]
         self.budget.share_out(kept["initial_env_steps"])
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
@@ -377,12 +368,6 @@ class LearnsFromPreferences(InRunFolder):
         self.learner_group.foreach_learner(functools.partial(use_own_learning_rates, timestep=self._sampled))
         # Not the episodes of the run's start again.
         reset_and_reseed(self, self._checked.experiment.seed, self.training_iteration)
-
-    def _is_of_another_trial(self, checkpoint: Path) -> bool:
-        if self._trial is None or not (checkpoint / ORIGIN).exists():
-            return False
-        origin: str | None = json.loads((checkpoint / ORIGIN).read_text())["trial"]
-        return origin is not None and origin != self._trial
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""

@@ -129,15 +129,12 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
                 if isinstance(fault := cause(error), Fault) and ray.is_initialized():
                     tell(keywords["config"].faults, fault)
                 raise
-        self.of_environment.python = self._draws_python()
+        # Only an RLModule of the user's own may draw from Python's generator.
+        acts = None if self.module is None else type(self.module.unwrapped()).__module__
+        self.of_environment.python = not (acts or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
         if self.config.seed is not None:
             # The predecessor of a restarted env runner has used the streams of this seed.
             begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
-
-    def _draws_python(self) -> bool:
-        """Return whether an RLModule of the user's own acts. Only that may draw from Python's generator."""
-        module = None if self.module is None else type(self.module.unwrapped()).__module__
-        return not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
 
     def make_env(self) -> None:
         with self.of_environment, making:

@@ -77,7 +77,3 @@ class InRunFolder(Algorithm):  # type: ignore[misc]
         if storage is not None and isinstance(storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
             return Path(storage.trial_fs_path).absolute() / PREFERENCES
         return Path(self.logdir).absolute() / PREFERENCES
-
-    def _run_name(self) -> str:
-        """Return the name of the run's or trial's folder."""
-        return str(self._store_path()).rstrip("/").split("/")[-2:][0]

@@ -258,15 +258,11 @@ class PreferenceWrapper:
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; a vector environment accepts ``options["reset_mask"]``. The first reset may wait; see ``wait``."""
-        self._prepare()
-        return self._reset(seed=seed, options=options)
-
-    def _prepare(self) -> None:
-        """Start the ring; the first time, wait for the reward if ``wait`` is set."""
         self._session.begin()
         if self._wait:
             self._wait = False
             self.wait_for_reward()
+        return self._reset(seed=seed, options=options)
 
     def _act_randomly(self, env_steps: int) -> None:
         """Reset, and take ``env_steps`` random actions from a space of their own: the agent may sample from the environment's."""
