@@ -318,10 +318,8 @@ class LearningSession(RewardSession):
         if self.ring.version:
             self._use_version(self.ring.newest_reward())
 
-    def _counters(self) -> dict[str, Any]:
-        return super()._counters() | {"ring": True, "unseen": self.source.unseen}
-
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path, ring: bool = True, unseen: int = 0) -> None:
+        super()._write(folder, ring, self.source.unseen)
         self.ring.save(folder)
 
     def load(self, path: Path) -> None:

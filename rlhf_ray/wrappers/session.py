@@ -153,7 +153,6 @@ class RewardSession:
             raise ValueError(f"{path} exists and was not written by save(); give another folder.")
         self._settle(path)
         with whole_folder(path) as folder:
-            write_nested(self._counters(), folder)
             self._write(folder)
             if self.version:
                 self.ensemble.save(folder / "reward_model")
@@ -206,15 +205,13 @@ class RewardSession:
         self._predictor = Predictor(self.ensemble)
         self.version = int(self.ensemble.version)
 
-    def _counters(self) -> dict[str, Any]:
-        """What `save` writes beside the reward model."""
-        return {"env_steps": self.env_steps, "windows": self.windows, "ring": False, "waits": self.waits, "unseen": 0}
-
     def _settle(self, path: Path) -> None:
         """Wait before `save` for what is due."""
 
-    def _write(self, folder: Path) -> None:
-        """Save further parts to ``folder``."""
+    def _write(self, folder: Path, ring: bool = False, unseen: int = 0) -> None:
+        """Write what `save` keeps beside the reward model."""
+        counters = {"env_steps": self.env_steps, "windows": self.windows, "waits": self.waits}
+        write_nested(counters | {"ring": ring, "unseen": unseen}, folder)
 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
