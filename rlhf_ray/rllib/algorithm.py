@@ -34,7 +34,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rings import ring_of
+from rlhf_ray.rllib.rings import InRunFolder, ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
     raise_fault,
@@ -45,7 +45,6 @@ from rlhf_ray.rllib.rllib_internals import (
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
-from rlhf_ray.rllib.run_folder import InRunFolder
 from rlhf_ray.rllib.starting import first_weights
 from rlhf_ray.store.files import lock_store
 

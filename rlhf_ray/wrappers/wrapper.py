@@ -111,8 +111,8 @@ class PreferenceWrapper:
         self, env: Any, session: RewardSession, recorder: Recorder, transform: Transform | None, wait: Wait
     ) -> None:
         """Wrap ``env``, which shares ``session`` from now on."""
-        checked = (CheckedVectorEnv if self.together else CheckedEnv)(env, _name(env))
-        super().__init__(checked)  # type: ignore[call-arg] # gymnasium's wrapper
+        checked: Any = CheckedVectorEnv if self.together else CheckedEnv
+        super().__init__(checked(env, _name(env)))  # type: ignore[call-arg] # gymnasium's wrapper
         self._session, self._recorder, self._transform, self._wait = session, recorder, transform, wait
         self._space, actions = session.spaces
         self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
