@@ -23,8 +23,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.films import Film, ShownFrames
-from rlhf_ray.queries.gatherers import DESERTED, Commit, FramesOf, Gatherer, Skip, make_gatherer
-from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.queries.gatherers import DESERTED, Gatherer
 from rlhf_ray.store import PreferenceStore
 
 logger = logging.getLogger(__name__)
@@ -61,29 +60,17 @@ class GathererProgress:
     deserted: bool = False
 
 
-@dataclass(frozen=True)
-class MakeGatherer:
-    """Makes the configured gatherer. Defined here so that the gatherer's process doesn't import the ring."""
-
-    settings: PreferenceSettings
-    seed: int
-
-    def __call__(self, commit: Commit, skip: Skip, films: FramesOf | None) -> Gatherer:
-        """Make the gatherer; it stores answers with ``commit`` and skips with ``skip``, and sees fragments by ``films``."""
-        return make_gatherer(commit, skip, self.settings, self.seed, films)
-
-
 class GathererActor:
     """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer from functions that store answers and skips, and one that shows fragments.
+        make: makes the gatherer from functions that store answers and skips, and ``films``, which shows fragments.
         films: folder for films, for a restarted actor or a resumed run; None: in memory only.
     """
 
     def __init__(
         self,
-        make: Callable[[Commit, Skip, FramesOf | None], Gatherer],
+        make: Callable[..., Gatherer],
         store: Callable[[], Actor[PreferenceStore]],
         get: Callable[[Ref[Any]], Any],
         name: str = "scripted",
@@ -91,7 +78,7 @@ class GathererActor:
         films: Path | None = None,
     ):
         self._frames = ShownFrames(films) if wants_films else None
-        self._gatherer, self._name = make(self._commit, self._skip, self._frames), name
+        self._gatherer, self._name = make(self._commit, self._skip, films=self._frames), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None
         self._thread = CallThread("gatherer")
@@ -353,15 +340,6 @@ class OpenQuestions:
             plain = dict(batch["pairs"])
             pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
             await self.ask(ChosenPairs(batch["number"], put(pairs), len(pairs)))
-
-
-def losses(gatherers: Sequence[OpenQuestions]) -> dict[str, float]:
-    """Return the slowest gatherer's seconds per label, and what all lost, as metrics."""
-    return {
-        "label_seconds": max((questions.seconds for questions in gatherers), default=0.0),
-        "questions_lost": float(sum(questions.lost_questions for questions in gatherers)),
-        "commits_failed": float(sum(questions.failed_commits for questions in gatherers)),
-    }
 
 
 async def as_arrays(open_pairs: dict[int, Ref[Pairs]]) -> list[dict[str, Any]]:
