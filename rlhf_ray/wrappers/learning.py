@@ -27,7 +27,7 @@ from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.fragments import RANDOM_POLICY, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nested import read_nested
@@ -43,7 +43,7 @@ from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.wrappers.recorder import GivenFragments, Recorder, filmed_fragments, fragments_of
+from rlhf_ray.wrappers.recorder import GivenFragments, Recorder, filmed_fragments
 from rlhf_ray.wrappers.session import ASKED, RewardSession
 
 logger = logging.getLogger(__name__)
@@ -243,14 +243,21 @@ class LearningSession(RewardSession):
         """
         trajectories, lengths = recorder.take()
         if self.asks and trajectories:
-            too_short = sum(len(trajectory) < self.fragments.length for trajectory in trajectories)
+            of, steps = self.fragments, [len(trajectory) for trajectory in trajectories]
             version = RANDOM_POLICY if self.gathering else self.windows
             films: tuple[Film, ...] = ()
             if self.films:
-                fragments, films = filmed_fragments(trajectories, self.fragments.length, version)
+                fragments, films = filmed_fragments(trajectories, of.length, version)
             else:
-                rng = generator(self.seed, "fragments", self.windows)
-                fragments = fragments_of(trajectories, self.fragments, version, rng)
+                fragments = cut_fragments(
+                    trajectories,
+                    length=of.length,
+                    count=min(of.pool, max(2, 2 * sum(steps) // of.length)),  # each step is in two on average
+                    start_share=of.start_share,
+                    policy_version=version,
+                    rng=generator(self.seed, "fragments", self.windows),
+                )
+            too_short = sum(length < of.length for length in steps)
             cut = CutFragments(source, self.windows, fragments, too_short, lengths)
             self.fragments_dropped += not self.source.take(cut, films, wait=self.gathering or self.waits)
             self.windows += 1

@@ -14,10 +14,9 @@ from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.fragments import Fragments, Trajectory
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
-from rlhf_ray.settings.fragments import ResolvedFragments
 
 _NO_STEP = -2
 """Step number of a row that is not a step (a reset); it joins no trajectory."""
@@ -146,20 +145,6 @@ def _trajectory(rows: list[_Row], copy: int) -> Trajectory:
         terminated=bool(rows[-1].terminated[copy]),
         start=int(rows[0].numbers[copy]),
         frames=[row.frames[0] for row in rows] + [rows[-1].frames[1]],
-    )
-
-
-def fragments_of(
-    trajectories: list[Trajectory], settings: ResolvedFragments, version: int, rng: np.random.Generator
-) -> Fragments | None:
-    """Cut fragments so that each step is in two of them on average; None if all trajectories are too short."""
-    return cut_fragments(
-        trajectories,
-        length=settings.length,
-        count=min(settings.pool, max(2, 2 * sum(map(len, trajectories)) // settings.length)),
-        start_share=settings.start_share,
-        policy_version=version,
-        rng=rng,
     )
 
 

@@ -234,12 +234,6 @@ def check_wait(preferences: PreferenceSettings | None, wait: Wait) -> None:
         )
 
 
-def transform_for(space: gym.Space[Any], given: Transform | None) -> Transform | None:
-    """The reward model's view of observations: the user's own, else the one of `rlhf_ray.envs.views` if the space needs one."""
-    view = None if given is not None else view_of(space)
-    return given if view is None else view.see
-
-
 def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Space[Any], name: str) -> gym.spaces.Box:
     """The space of the reward model's observations.
 

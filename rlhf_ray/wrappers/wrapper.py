@@ -25,6 +25,7 @@ from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of, seeded, without_formal
 from rlhf_ray.envs.checked import CheckedEnv, CheckedVectorEnv
 from rlhf_ray.envs.observations import UnfitError, as_array, converted
+from rlhf_ray.envs.views import view_of
 from rlhf_ray.labelling.camera import camera_for, fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
@@ -37,7 +38,6 @@ from rlhf_ray.wrappers.session import (
     Wait,
     check_wait,
     seen_space,
-    transform_for,
 )
 
 FIRST_WINDOW_CLIPS = 4
@@ -105,7 +105,8 @@ class PreferenceWrapper:
                 title=title,
                 fps=fps_of(env, title),
             )
-        self._join(env, session, recorder, transform_for(observation_space, observation_transform), wait)
+        view = view_of(observation_space) if observation_transform is None else None
+        self._join(env, session, recorder, observation_transform if view is None else view.see, wait)
 
     def _join(
         self, env: Any, session: RewardSession, recorder: Recorder, transform: Transform | None, wait: Wait
