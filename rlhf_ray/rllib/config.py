@@ -79,7 +79,12 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
     def agent_settings(self) -> dict[str, Any]:
         """Return the agent's settings from RLlib's current ones, which the user may have changed."""
-        raise NotImplementedError
+        return {
+            "num_envs": self.num_envs_per_env_runner,
+            "num_env_runners": self.num_env_runners,
+            "num_learners": self.num_learners,
+            "rollout_length": self.get_rollout_fragment_length(),
+        }
 
     @property
     def iteration_env_steps(self) -> int:

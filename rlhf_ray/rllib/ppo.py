@@ -58,13 +58,8 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
     def agent_settings(self) -> dict[str, Any]:
         if not isinstance(self.total_train_batch_size, int):  # a Tune sampler
             return {}
-        return {
-            "num_envs": self.num_envs_per_env_runner,
-            "num_env_runners": self.num_env_runners,
-            "num_learners": self.num_learners,
-            "rollout_length": self.get_rollout_fragment_length(),
-            "minibatch_size": min(self.total_train_batch_size, (self.minibatch_size or 1) * max(1, self.num_learners)),
-        }
+        minibatch = (self.minibatch_size or 1) * max(1, self.num_learners)
+        return super().agent_settings() | {"minibatch_size": min(self.total_train_batch_size, minibatch)}
 
     @property
     def iteration_env_steps(self) -> int:

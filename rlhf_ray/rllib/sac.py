@@ -195,14 +195,8 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         self.apply(experiment.sac)
 
     def agent_settings(self) -> dict[str, Any]:
-        if not isinstance(self.num_envs_per_env_runner, int):  # a Tune sampler
-            return {}
-        return {
-            "num_envs": self.num_envs_per_env_runner,
-            "num_env_runners": self.num_env_runners,
-            "num_learners": self.num_learners,
-            "rollout_length": self.get_rollout_fragment_length(),
-        }
+        of_tune = not isinstance(self.num_envs_per_env_runner, int)  # a sampler
+        return {} if of_tune else super().agent_settings()
 
     def check_inherited(self) -> None:
         check_inherited(self, ReplaySACConfig(), REFUSED, self.iteration_env_steps)
