@@ -234,9 +234,6 @@ class PreferenceSAC(OwnCheckpoints, LearnsFromPreferences, ReplaySAC):
 
     config: PreferenceSACConfig
 
-    def update_arguments(self) -> dict[str, Any]:
-        return {}
-
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         return PreferenceSACConfig()
