@@ -12,7 +12,7 @@ from ray.rllib.algorithms.algorithm import Algorithm
 
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import LocalExecutor
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import (
     STATE,

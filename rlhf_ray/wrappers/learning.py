@@ -18,7 +18,7 @@ import torch
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings, RoundReport, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
