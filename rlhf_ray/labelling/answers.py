@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from rlhf_ray.data.answers import ANSWERS, POSTPONED
 from rlhf_ray.data.comparisons import side_of
-from rlhf_ray.labelling.question import Shown
-from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.questions import QuestionQueue, Shown
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import REVIEWED_BY, Presses, agreement_in, count_presses, own_preference

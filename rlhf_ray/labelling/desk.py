@@ -18,9 +18,8 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.answers import USED_ID, GroupCommit, Meaning, Past, Store, statistics
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo, Films
-from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
-from rlhf_ray.labelling.question import Lease, Leases, Shown
-from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.messages import AnswerRequest, Lease, Leases, ShownQuestion
+from rlhf_ray.labelling.questions import QuestionQueue, Shown
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.situation import OpenPages, Situation, why_nothing
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts

@@ -12,7 +12,7 @@ from rlhf_ray.data.comparisons import Side, side_of
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.answers import Store
 from rlhf_ray.labelling.films import FilmInfo, Films
-from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.questions import Shown
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import BEFORE, REVIEWED_BY, Suspicions, doubtful, own_preference
 from rlhf_ray.store.schema import holding
