@@ -18,11 +18,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
-from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.images import is_image
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.labelling.camera import RENDERED_SIDE, Camera, picture
 from rlhf_ray.settings.labelling import Channels, Zoom
@@ -274,33 +271,3 @@ class Films:
             old.with_suffix(".json").unlink(missing_ok=True)
             if self._on_disk <= KEPT_BYTES * 0.8:
                 return
-
-
-class ShownFrames:
-    """The frames that people would see of fragments: image observations, or what was filmed.
-
-    Args:
-        folder: where films are stored, for a restarted actor or a resumed run; None: in memory only.
-    """
-
-    def __init__(self, folder: Path | None = None):
-        self._films = Films(folder)
-
-    def put(self, films: Sequence[Film]) -> None:
-        """Store films."""
-        for made in films:
-            self._films.put(made)
-
-    def has(self, pairs: Pairs) -> BoolArray:
-        """Return for each pair whether both sides can be seen, ``[n]``: films can be lost with a node."""
-        sides = (pairs.left, pairs.right)
-        if is_image(pairs.left.observations[0, 0]):
-            return np.ones(len(pairs), bool)
-        seen: BoolArray = np.all([[name in self._films for name in side.ids()] for side in sides], axis=0)
-        return seen
-
-    def __call__(self, fragments: Fragments) -> list[Array]:
-        """Return the frames of each fragment, ``[length + 1, height, width, 3]`` uint8."""
-        if is_image(fragments.observations[0, 0]):
-            return [np.stack([picture(frame) for frame in frames]) for frames in fragments.observations]
-        return [frames_of(self._films.film(name)) for name in fragments.ids()]

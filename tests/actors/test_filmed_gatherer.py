@@ -12,10 +12,11 @@ import pytest
 
 from examples.own_gatherer import Looks
 from rlhf_ray.actors.fragment_source import Filming
+from rlhf_ray.actors.gatherer import ShownFrames
 from rlhf_ray.actors.ring_actors import FILMS
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.labelling.films import ShownFrames, film, frames_of
+from rlhf_ray.labelling.films import film, frames_of
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
