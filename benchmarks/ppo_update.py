@@ -37,8 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import cpu_seconds, in_turns, ratio
 from benchmarks.record import record
 from rlhf_ray import envs
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.fragment_source import FragmentSource
-from rlhf_ray.actors.gatherer import OpenQuestions, losses
+from rlhf_ray.actors.gatherer import OpenQuestions
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
-from rlhf_ray.actors.stages import Meter, Stages, report_all
+from rlhf_ray.actors.stages import Meter, Stages
 from rlhf_ray.actors.synchronous import FIRST_FIT, ActorRing
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -362,16 +362,17 @@ class AsynchronousRing(ActorRing):
             "fitting": int(self._unfitted),
             "exploring": int(self.source.waiting()),
         } | {questions.name: questions.open for questions in gatherers}
-        stages = (
-            report_all(self.meters, waiting)
-            | self.source.metrics()
-            | {
-                "labels_due": float(self._labels_due),
-                "reward_age": float(self.reward_age),
-            }
-        )
+        reports = {name: meter.report(waiting.get(name, 0)) for name, meter in self.meters.items()}
+        stages = {f"{name}_{what}": value for name, report in reports.items() for what, value in report.items()}
+        stages |= self.source.metrics() | {
+            "labels_due": float(self._labels_due),
+            "reward_age": float(self.reward_age),
+            "label_seconds": max((questions.seconds for questions in gatherers), default=0.0),
+            "questions_lost": float(sum(questions.lost_questions for questions in gatherers)),
+            "commits_failed": float(sum(questions.failed_commits for questions in gatherers)),
+        }
         of_people = {} if self.people is None else self.people.metrics()
-        of_ring = {"skipped": self.skipped, "stages": stages | losses(gatherers)}
+        of_ring = {"skipped": self.skipped, "stages": stages}
         return self.schedule.report() | self._pool.metrics() | of_ring | of_people
 
     def adopt(self, store: Path | str) -> None:

@@ -11,8 +11,7 @@ import gymnasium as gym
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.fragment_source import FIRST_FILMS, Collecting, Filming
-from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
-from rlhf_ray.actors.people import PageHandle, People
+from rlhf_ray.actors.people import LabellingPage, PageHandle, PageSettings, People
 from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import Logs, RingCallbacks

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rlhf_ray.actors.executor import Actor, Ref, passed
 from rlhf_ray.actors.gatherer import LOST
@@ -52,8 +52,8 @@ FRAGMENTS_PER_PART = 2
 """Fragments per part: one pair."""
 
 
-class FragmentSource(Protocol):
-    """Makes fragments and passes them to the pool."""
+class FragmentSource:
+    """Makes fragments and passes them to the pool. What a source doesn't do by itself, does nothing."""
 
     env_steps: int
     """Environment steps taken, including those of fragments still being made."""
@@ -68,6 +68,7 @@ class FragmentSource(Protocol):
 
     def room_for_more(self) -> bool:
         """Return whether the step budget allows more initial fragments."""
+        return False
 
     async def more(self, gathering: int) -> None:
         """Replace the initial fragments by newly collected ones."""
@@ -77,13 +78,14 @@ class FragmentSource(Protocol):
 
     def waiting(self) -> bool:
         """Return whether `make` has work to do."""
+        return False
 
     async def make(self) -> int:
         """Make the scheduled fragments. Return the environment steps taken."""
+        return 0
 
     def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
         """Show people, where they see films, an episode of the ``policy`` that was trained for ``env_steps`` steps."""
-        return
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """Check the pool after ``env_steps`` of training, and return the report."""
@@ -99,7 +101,6 @@ class FragmentSource(Protocol):
 
     def close(self) -> None:
         """Stop its actors."""
-        return
 
 
 class Collecting(FragmentSource):

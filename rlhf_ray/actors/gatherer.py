@@ -11,25 +11,22 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
 
 from rlhf_ray.actors.executor import Actor, CallThread, Ref, passed
-from rlhf_ray.data.arrays import BoolArray
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.films import Film
-from rlhf_ray.queries.gatherers import DESERTED, Commit, FramesOf, Gatherer, Skip, make_gatherer
-from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.data.images import is_image
+from rlhf_ray.labelling.camera import picture
+from rlhf_ray.labelling.films import Film, Films, frames_of
+from rlhf_ray.queries.gatherers import DESERTED, Gatherer
 from rlhf_ray.store import PreferenceStore
-
-if TYPE_CHECKING:
-    from rlhf_ray.actors.shown_frames import ShownFrames
-
 
 logger = logging.getLogger(__name__)
 
@@ -65,41 +62,55 @@ class GathererProgress:
     deserted: bool = False
 
 
-@dataclass(frozen=True)
-class MakeGatherer:
-    """Makes the configured gatherer. Defined here so that the gatherer's process doesn't import the ring."""
+class ShownFrames:
+    """The frames that people would see of fragments: image observations, or what was filmed.
 
-    settings: PreferenceSettings
-    seed: int
+    Args:
+        folder: where films are stored, for a restarted actor or a resumed run; None: in memory only.
+    """
 
-    def __call__(self, commit: Commit, skip: Skip, films: FramesOf | None) -> Gatherer:
-        """Make the gatherer; it stores answers with ``commit`` and skips with ``skip``, and sees fragments by ``films``."""
-        return make_gatherer(commit, skip, self.settings, self.seed, films)
+    def __init__(self, folder: Path | None = None):
+        self._films = Films(folder)
+
+    def put(self, films: Sequence[Film]) -> None:
+        """Store films."""
+        for made in films:
+            self._films.put(made)
+
+    def has(self, pairs: Pairs) -> BoolArray:
+        """Return for each pair whether both sides can be seen, ``[n]``: films can be lost with a node."""
+        sides = (pairs.left, pairs.right)
+        if is_image(pairs.left.observations[0, 0]):
+            return np.ones(len(pairs), bool)
+        seen: BoolArray = np.all([[name in self._films for name in side.ids()] for side in sides], axis=0)
+        return seen
+
+    def __call__(self, fragments: Fragments) -> list[Array]:
+        """Return the frames of each fragment, ``[length + 1, height, width, 3]`` uint8."""
+        if is_image(fragments.observations[0, 0]):
+            return [np.stack([picture(frame) for frame in frames]) for frames in fragments.observations]
+        return [frames_of(self._films.film(name)) for name in fragments.ids()]
 
 
 class GathererActor:
     """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer from functions that store answers and skips, and one that shows fragments.
+        make: makes the gatherer from functions that store answers and skips, and ``films``, which shows fragments.
         films: folder for films, for a restarted actor or a resumed run; None: in memory only.
     """
 
     def __init__(
         self,
-        make: Callable[[Commit, Skip, FramesOf | None], Gatherer],
+        make: Callable[..., Gatherer],
         store: Callable[[], Actor[PreferenceStore]],
         get: Callable[[Ref[Any]], Any],
         name: str = "scripted",
         wants_films: bool = False,
         films: Path | None = None,
     ):
-        self._frames: ShownFrames | None = None
-        if wants_films:
-            from rlhf_ray.actors.shown_frames import ShownFrames  # decodes images, which most gatherers don't need
-
-            self._frames = ShownFrames(films)
-        self._gatherer, self._name = make(self._commit, self._skip, self._frames), name
+        self._frames = ShownFrames(films) if wants_films else None
+        self._gatherer, self._name = make(self._commit, self._skip, films=self._frames), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None
         self._thread = CallThread("gatherer")
@@ -361,15 +372,6 @@ class OpenQuestions:
             plain = dict(batch["pairs"])
             pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
             await self.ask(ChosenPairs(batch["number"], put(pairs), len(pairs)))
-
-
-def losses(gatherers: Sequence[OpenQuestions]) -> dict[str, float]:
-    """Return the slowest gatherer's seconds per label, and what all lost, as metrics."""
-    return {
-        "label_seconds": max((questions.seconds for questions in gatherers), default=0.0),
-        "questions_lost": float(sum(questions.lost_questions for questions in gatherers)),
-        "commits_failed": float(sum(questions.failed_commits for questions in gatherers)),
-    }
 
 
 async def as_arrays(open_pairs: dict[int, Ref[Pairs]]) -> list[dict[str, Any]]:

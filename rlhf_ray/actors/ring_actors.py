@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray.actors.executor import Executor, Ref, passed
-from rlhf_ray.actors.gatherer import LOST, ChosenPairs, GathererActor, MakeGatherer, OpenQuestions, as_arrays
+from rlhf_ray.actors.gatherer import LOST, ChosenPairs, GathererActor, OpenQuestions, as_arrays
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, check_labels
 from rlhf_ray.data.arrays import Array
@@ -21,7 +22,7 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.queries.gatherers import wants_films
+from rlhf_ray.queries.gatherers import make_gatherer, wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.annotators import Estimates
@@ -163,7 +164,7 @@ class RingActors:
         share = 1.0 - settings.preferences.people_share
         if share == 0.0:
             return
-        make = MakeGatherer(settings.preferences, settings.seed)
+        make = functools.partial(make_gatherer, settings=settings.preferences, seed=settings.seed)
         executor = self.executor
         views = wants_films(settings.preferences)
         films = settings.store.parent / FILMS if views and isinstance(settings.store, Path) else None

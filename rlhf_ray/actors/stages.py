@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -161,9 +161,3 @@ class Meter:
         report = {"rate": self._items / elapsed, "idle": 1.0 - min(1.0, busy / elapsed), "queue": float(waiting)}
         self._items, self._busy, self._reported = 0, 0.0, now
         return report
-
-
-def report_all(meters: Mapping[str, Meter], waiting: Mapping[str, int]) -> dict[str, float]:
-    """Return the reports of all stages, as ``NAME_rate``, ``NAME_idle`` and ``NAME_queue``."""
-    reports = {name: meter.report(waiting.get(name, 0)) for name, meter in meters.items()}
-    return {f"{name}_{what}": value for name, report in reports.items() for what, value in report.items()}

@@ -17,6 +17,7 @@ from fastapi.security import APIKeyCookie, APIKeyHeader
 from rlhf_ray import pages
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.strays import stray
+from rlhf_ray.labelling.answers import of_one
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
 from rlhf_ray.labelling.messages import (
@@ -31,7 +32,6 @@ from rlhf_ray.labelling.messages import (
 )
 from rlhf_ray.labelling.serve import allowed_hosts
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
-from rlhf_ray.labelling.statistics import of_one
 from rlhf_ray.labelling.texts import Texts
 from rlhf_ray.settings import LabellingSettings
 

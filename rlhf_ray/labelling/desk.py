@@ -16,14 +16,12 @@ from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.labelling.answers import USED_ID, GroupCommit, Meaning, Past, Store, statistics
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo, Films
-from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
-from rlhf_ray.labelling.past import USED_ID, GroupCommit, Meaning, Past, Store
-from rlhf_ray.labelling.question import Lease, Leases, Shown
-from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.messages import AnswerRequest, Lease, Leases, ShownQuestion
+from rlhf_ray.labelling.questions import QuestionQueue, Shown
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.situation import OpenPages, Situation, why_nothing
-from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
@@ -307,7 +305,7 @@ class Desk:
         }
 
     async def statistics(self) -> dict[str, Any]:
-        """Statistics of all annotators; see `rlhf_ray.labelling.statistics.statistics`."""
+        """Statistics of all annotators; see `rlhf_ray.labelling.answers.statistics`."""
         events = await self.store.call(PreferenceStore.events)
         weights = await self.store.call(PreferenceStore.weights)
         return await asyncio.to_thread(statistics, events, weights, self._situation.error_rates)

@@ -1,4 +1,4 @@
-"""Checks on every request before it reaches the app, and security headers on every response.
+"""Limits on connections, checks on every request before it reaches the app, and security headers on every response.
 
 The page runs on a researcher's machine, beside browsers that visit hostile pages. The guard therefore allows only known hosts
 (against DNS rebinding), state changes only from the page's own origin and as JSON, and calls under ``/api`` only with a session
@@ -14,12 +14,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+import h11
 from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlhf_ray.labelling.sessions import HEADER, Sessions
 
@@ -27,6 +29,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST_BODY = 16_384
 """Maximum bytes of a request body. The largest legitimate request, 36 leases, has 15 kB."""
 BODY_WITHIN_S = 10.0
+LARGEST_HEAD = 32_768
+"""Maximum bytes of a request's first line and headers. Browsers send all cookies of a host, also those of other ports: some kB."""
+REQUEST_WITHIN_S = 10.0
+"""Seconds from the connect or the last response to the complete headers of the next request."""
+RESPONSE_WITHIN_S = 60.0
+"""Seconds from the headers to the end of the response. The page itself gives up after 30 s."""
+MOST_CONNECTIONS = 256
+"""Maximum number of open connections; above it, the one that has waited longest for its request is closed."""
 CONTENT_SECURITY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
@@ -198,3 +208,58 @@ class Guard(BaseHTTPMiddleware):
                 raise HTTPException(401, "this needs a session: open the page with your own link")
         elif seconds := self._calls.wait(person.name):
             raise too_fast(seconds)
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol with a time limit on every state of a connection.
+
+    uvicorn itself limits only the time between two requests, so it never drops a client that sends nothing, or a byte now and then.
+    """
+
+    _limit: asyncio.TimerHandle | None = None
+    _since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit; above `MOST_CONNECTIONS`, close the oldest waiting connection."""
+        super().connection_made(transport)
+        self._wait(REQUEST_WITHIN_S)
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = (other for other in self.connections if isinstance(other, Connection) and not other._answering)
+            oldest = min(waiting, key=lambda other: other._since, default=self)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the time limit."""
+        if self._limit is not None:
+            self._limit.cancel()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Process received data; complete headers start a request-response cycle."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and self._answering:
+            self._wait(RESPONSE_WITHIN_S)
+
+    def on_response_complete(self) -> None:
+        """Restart the time limit after a response, even if the request was not read completely."""
+        self._wait(REQUEST_WITHIN_S)
+        super().on_response_complete()  # may start the next cycle
+
+    def send_400_response(self, msg: str) -> None:
+        """Reject data that is not HTTP; abort if a response was already sent."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self, seconds: float) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        self._since = self.loop.time()
+        self._limit = self.loop.call_later(seconds, self.transport.abort)

@@ -1,18 +1,28 @@
-"""What browser and server exchange: the bodies of requests, and a question on a screen."""
+"""What browser and server exchange: the bodies of requests, a question on a screen, and its lease."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import hashlib
+import hmac
+import json
+import math
+import secrets
+import time
+from dataclasses import astuple, dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated
 
+from cryptography.fernet import Fernet, InvalidToken
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_ray.data.answers import ANSWERS, answer_of
 from rlhf_ray.labelling.films import FilmInfo
+from rlhf_ray.labelling.questions import Shown
 
 HOLDING = 36
 """Maximum number of leases in one request: on screen, prefetched, and answered but not stored yet."""
-Lease = Annotated[str, Field(min_length=1, max_length=400)]
+LeaseText = Annotated[str, Field(min_length=1, max_length=400)]
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 """Made by each page when it opens: one annotator may have several pages open."""
@@ -49,7 +59,7 @@ class QuestionsRequest(Body):
     """``POST /api/questions``: up to ``count`` more, besides those that the page is ``holding``."""
 
     count: int = Field(3, ge=1, le=8)
-    holding: list[Lease] = Field([], max_length=HOLDING)
+    holding: list[LeaseText] = Field([], max_length=HOLDING)
     page: PageId | None = None
 
 
@@ -67,7 +77,7 @@ class AnswerRequest(Body):
     """
 
     event_id: EventId
-    lease: Lease
+    lease: LeaseText
     answer: Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
     view_ms: Count = 0
     hidden_ms: Count = 0
@@ -87,7 +97,7 @@ class UndoRequest(Body):
 class LeasesRequest(Body):
     """``POST /api/leases/renew`` and ``/release``."""
 
-    leases: list[Lease] = Field(max_length=HOLDING)
+    leases: list[LeaseText] = Field(max_length=HOLDING)
     page: PageId | None = None
 
 
@@ -122,3 +132,68 @@ class ShownQuestion:
     right: FilmInfo
     fps: float
     expires_in: float
+
+
+GOOD_FOR = 7 * 24 * 3600
+"""Seconds for which a lease takes an answer: longer than a laptop stays closed over a long weekend."""
+
+PADDED = 239
+"""Bytes of every lease before encryption; the longest content has 230."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pair leased to an annotator.
+
+    Attributes:
+        annotator: the annotator's name.
+        shown: the pair.
+        at: when it was leased, in seconds since 1970.
+        id: unique id, 16 hex digits.
+    """
+
+    annotator: str
+    shown: Shown
+    at: float
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def time(self) -> datetime:
+        """When the pair was leased."""
+        return datetime.fromtimestamp(self.at, UTC)
+
+
+class Leases:
+    """Encrypts and decrypts leases, with one key per annotator derived from the server's secret."""
+
+    def __init__(self, secret: bytes):
+        self._secret = secret
+        self._ciphers: dict[str, Fernet] = {}
+
+    def write(self, lease: Lease) -> str:
+        """The lease as encrypted text, which nobody else can read or forge."""
+        content = [math.floor(lease.at * 1000) / 1000, lease.id, *astuple(lease.shown)]
+        text = json.dumps(content, separators=(",", ":"))
+        return self._cipher(lease.annotator).encrypt(text.ljust(PADDED).encode()).decode()
+
+    def read(self, text: str, annotator: str) -> Lease:
+        """The inverse of `write`.
+
+        Raises:
+            ValueError: the lease is not of this server, not of this annotator, or expired.
+        """
+        try:
+            at, name, *shown = json.loads(self._cipher(annotator).decrypt(text))
+        except (InvalidToken, ValueError):
+            raise ValueError("This pair belongs to another page or annotator; reload the page.") from None
+        if time.time() > at + GOOD_FOR:
+            raise ValueError(
+                f"This pair was shown more than {GOOD_FOR // 86400} days ago and no longer takes an answer."
+            )
+        return Lease(annotator, Shown(*shown), at, name)
+
+    def _cipher(self, annotator: str) -> Fernet:
+        if annotator not in self._ciphers:
+            key = hmac.new(self._secret, annotator.encode(), hashlib.sha256).digest()
+            self._ciphers[annotator] = Fernet(base64.urlsafe_b64encode(key))
+        return self._ciphers[annotator]

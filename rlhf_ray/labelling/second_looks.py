@@ -10,9 +10,9 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Side, side_of
 from rlhf_ray.data.images import is_image
+from rlhf_ray.labelling.answers import Store
 from rlhf_ray.labelling.films import FilmInfo, Films
-from rlhf_ray.labelling.past import Store
-from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.questions import Shown
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import BEFORE, REVIEWED_BY, Suspicions, doubtful, own_preference
 from rlhf_ray.store.schema import holding
@@ -81,14 +81,17 @@ class SecondLooks:
                     rows = await asyncio.to_thread(
                         doubtful, await self._store.call(PreferenceStore.events), self._suspicions
                     )
-                    rows = await self._showable([one for one in rows if one[1]["annotator_type"] == "human"])
-                self._made = state, [self._doubt(*one) for one in rows]
+                    rows = [one for one in rows if one[1]["annotator_type"] == "human"]
+                    sides = ("left_id", "right_id")
+                    await self.film({row[side] for _, row in rows[:MOST] for side in sides})  # for the likeliest
+                    rows = [one for one in rows if all(one[1][side] in self._films for side in sides)][:MOST]
+                doubts = []
+                for chance, row in rows:
+                    shown = _shown(row)
+                    answer = side_of(row["preference"], shown.swapped)
+                    doubts.append(Doubt(row["event_id"], row["annotator"], answer, chance, *self._screen(shown)))
+                self._made = state, doubts
             return self._made[1]
-
-    def _doubt(self, chance: float, row: _Row) -> Doubt:
-        shown = _shown(row)
-        answer = side_of(row["preference"], shown.swapped)
-        return Doubt(row["event_id"], row["annotator"], answer, chance, *self._screen(shown))
 
     async def find(self, event_id: str) -> _Row | None:
         """The active answer with this event id, if it is suspicious or was looked at before."""
@@ -114,11 +117,6 @@ class SecondLooks:
         if fragments is not None and is_image(fragments.observations[0, 0]):
             for i, position in enumerate(there):
                 self._films.put_images(names[position], fragments.observations[i])
-
-    async def _showable(self, rows: list[tuple[float, _Row]]) -> list[tuple[float, _Row]]:
-        """Those with films; makes lost films of image clips again, for the likeliest."""
-        await self.film({row[side] for _, row in rows[:MOST] for side in ("left_id", "right_id")})
-        return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
 
 
 def replacing(row: _Row, owner: str, answer: str) -> dict[str, Any]:

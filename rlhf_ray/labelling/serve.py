@@ -28,13 +28,20 @@ class Server:
         # Imported late: runs without annotators import this module too and need no server.
         import uvicorn
 
-        from rlhf_ray.labelling import connections
+        from rlhf_ray.labelling.guard import LARGEST_HEAD, Connection
 
         self.socket = socket or listen(settings.host, settings.port)
         self.port: int = self.socket.getsockname()[1]
         # uvicorn trusts X-Forwarded-For and -Proto from proxies on this machine and from those in FORWARDED_ALLOW_IPS.
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ws="none", loop="none", **connections.limits()
+            app,
+            http=Connection,
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            loop="none",
         )
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Gatherers get pairs answered and commit the answers. `rlhf_ray.actors.labelling_page` serves people."""
+"""Gatherers get pairs answered and commit the answers. `rlhf_ray.actors.people` serves people."""
 
 from __future__ import annotations
 

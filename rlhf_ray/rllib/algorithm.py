@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,21 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed, seed_learners
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rings import ring_of
+from rlhf_ray.rllib.rings import InRunFolder, ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
+    raise_fault,
+    reset_and_reseed,
+    seed_learners,
     seeded_without_compiler,
     spread_env_runners,
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
-from rlhf_ray.rllib.run_folder import InRunFolder
 from rlhf_ray.rllib.starting import first_weights
 from rlhf_ray.store.files import lock_store
 
@@ -52,16 +53,6 @@ ORIGIN = "origin.json"
 
 ATTEMPTS = 30
 """Iterations without any steps before a run gives up. Env runners restart within a few, unless the environment has a fault."""
-
-
-@contextlib.contextmanager
-def _faults_first(faults: str) -> Iterator[None]:
-    """Context manager: if env runners have reported a fault of the environment, an error inside is its consequence."""
-    try:
-        yield
-    except Exception:
-        raise_fault(faults)
-        raise
 
 
 class LearnsFromPreferences(InRunFolder):
@@ -125,9 +116,13 @@ class LearnsFromPreferences(InRunFolder):
             self._lock = failed.pop_all()
         self.begun = False
         """Whether the first labelling round was held."""
-        self._gauges = Gauges(self._run_name())
-        with spread_env_runners(), seeded_without_compiler(), _faults_first(self.config.faults):
-            super().setup(config)
+        self._gauges = Gauges(str(self._store_path()).rstrip("/").split("/")[-2:][0])  # the run's or trial's folder
+        try:
+            with spread_env_runners(), seeded_without_compiler():
+                super().setup(config)
+        except Exception:
+            raise_fault(self.config.faults)  # if env runners reported one, this is its consequence
+            raise
         seed_learners(self, experiment.seed)
         self._ahead = RolloutsAhead(self, experiment.agent_settings.max_policy_age)
         if (weights := first_weights(self.config, *self._spaces)) is not None:
@@ -151,7 +146,7 @@ class LearnsFromPreferences(InRunFolder):
 
     def update_arguments(self) -> dict[str, Any]:
         """Return the agent's own arguments of `LearnerGroup.update`."""
-        raise NotImplementedError
+        return {}
 
     def _claim_room(self) -> None:
         """Start Ray if it isn't running, and wait until it has room for this algorithm's actors."""
@@ -259,7 +254,11 @@ class LearnsFromPreferences(InRunFolder):
         started = time.perf_counter()
         self._iterate()
         if self._checked.experiment.preferences.comparisons == 0:
-            check_horizon(self._episode_lengths(), self._checked.experiment.preferences)
+            # NaN, because RLlib raises for a default of None.
+            ends = [(ENV_RUNNER_RESULTS, f"episode_len_{end}") for end in ("min", "max")]
+            lengths = [self.metrics.peek(end, default=math.nan) for end in ends]
+            seen = sorted({int(length) for length in lengths if not math.isnan(length)})
+            check_horizon(seen, self._checked.experiment.preferences)
         self.metrics.log_value((PREFERENCES, "iteration_seconds"), time.perf_counter() - started, window=1)
 
     def _log_ring(self) -> None:
@@ -331,13 +330,6 @@ class LearnsFromPreferences(InRunFolder):
         spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         return PolicyMaker(spec, *self._spaces, weights)
 
-    def _episode_lengths(self) -> list[int]:
-        """Return the shortest and longest recent episode lengths, without duplicates; empty if no episode has ended."""
-        peek = self.metrics.peek
-        # NaN, because RLlib raises for a default of None.
-        ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=math.nan) for end in ("min", "max")]
-        return sorted({int(length) for length in ends if not math.isnan(length)})
-
     # Checkpoints.
 
     @own_defaults()
@@ -363,8 +355,8 @@ class LearnsFromPreferences(InRunFolder):
         """
         super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
-        replace = self._is_of_another_trial(folder)
-        kept = self._kept
+        origin, kept = json.loads((folder / ORIGIN).read_text())["trial"], self._kept
+        replace = self._trial is not None and origin not in (None, self._trial)
         self.begun = kept["begun"]
         self.budget.share_out(kept["initial_env_steps"])
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
@@ -376,12 +368,6 @@ class LearnsFromPreferences(InRunFolder):
         # Not the episodes of the run's start again.
         reset_and_reseed(self, self._checked.experiment.seed, self.training_iteration)
 
-    def _is_of_another_trial(self, checkpoint: Path) -> bool:
-        if self._trial is None or not (checkpoint / ORIGIN).exists():
-            return False
-        origin: str | None = json.loads((checkpoint / ORIGIN).read_text())["trial"]
-        return origin is not None and origin != self._trial
-
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
@@ -390,7 +376,6 @@ class LearnsFromPreferences(InRunFolder):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
         super().set_state(state)
         if PREFERENCES in state:
             self._kept = {"initial_env_steps": self.budget.initial_env_steps} | state[PREFERENCES]

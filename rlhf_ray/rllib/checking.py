@@ -100,7 +100,11 @@ def check_environment(config: AlgorithmConfig) -> Checked:
         tried_fps(f"{who_sees_films(experiment.preferences)}, but ", config.make_env(film=True))
     needed, what = env_steps_needed(fragments, experiment.preferences, config.iteration_env_steps, films=films)
     require(experiment.total_env_steps >= needed, "total_env_steps", experiment.total_env_steps, what)
-    _check_pretraining(experiment, observation_space)
+    if (steps := experiment.preferences.pretraining_env_steps) and len(observation_space.shape) != 1:
+        raise SettingError(
+            f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
+            "nothing; it needs vectors: set it to 0."
+        )
     module = config.check_network(observation_space, action_space, experiment)
     if getattr(getattr(module, "network", None), "formal", None) is not None and (
         formal := in_words(observation_space)
@@ -116,18 +120,6 @@ def check_environment(config: AlgorithmConfig) -> Checked:
     return Checked(
         experiment, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes)
     )
-
-
-def _check_pretraining(of: Experiment, observation_space: gym.Space[Any]) -> None:
-    """Refuse unsupervised pretraining where it can't work."""
-    steps = of.preferences.pretraining_env_steps
-    if not steps:
-        return
-    if len(observation_space.shape or ()) != 1:
-        raise SettingError(
-            f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
-            "nothing; it needs vectors: set it to 0."
-        )
 
 
 _STACK = "the learned reward needs RLlib's new API stack: remove it"

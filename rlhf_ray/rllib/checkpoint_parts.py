@@ -87,7 +87,6 @@ class OwnCheckpoints(Algorithm):  # type: ignore[misc]
         return super().from_checkpoint(path, *arguments, **keywords)
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Restore a checkpoint; see `restore_from_path`."""
         if self._storage is None:
             check_pickles(_path(checkpoint_path))
         super().restore(checkpoint_path)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
@@ -12,8 +11,7 @@ from rlhf_ray.rllib.sac import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.settings import AgentName, Experiment
 
 
-@dataclass(frozen=True)
-class AgentKind:
+class AgentKind(NamedTuple):
     """The classes of an agent.
 
     Attributes:

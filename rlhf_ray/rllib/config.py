@@ -28,11 +28,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
-from rlhf_ray.rllib.array_env_runner import FragmentCutter
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, GivesEnvActions, env_threads, register_environment
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, HistoryReward, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
+from rlhf_ray.rllib.rollouts import FragmentCutter
 from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, from_json, to_json
 from rlhf_ray.settings.checks import require, require_known
@@ -79,7 +79,12 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
     def agent_settings(self) -> dict[str, Any]:
         """Return the agent's settings from RLlib's current ones, which the user may have changed."""
-        raise NotImplementedError
+        return {
+            "num_envs": self.num_envs_per_env_runner,
+            "num_env_runners": self.num_env_runners,
+            "num_learners": self.num_learners,
+            "rollout_length": self.get_rollout_fragment_length(),
+        }
 
     @property
     def iteration_env_steps(self) -> int:
@@ -107,7 +112,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         return EnvRunner
 
     def cloning(self) -> dict[str, Any]:
-        """Return the agent's own arguments of `rlhf_ray.rllib.cloning.clone`.
+        """Return the agent's own arguments of `rlhf_ray.rllib.starting.clone`.
 
         Raises:
             SettingError: the agent can't start from demonstrations.

@@ -1,12 +1,14 @@
-"""EnvRunner: RLlib's env runner, plus reports of environment faults; environments by name; a random stream for each of them."""
+"""Env runners: RLlib's, plus reports of environment faults and random streams; and one that samples arrays. Environments by name.
+
+RLlib's spends most of its time on episode objects and connectors. Everything that sees or changes episodes needs it, which
+`rlhf_ray.rllib.ppo` then takes: callbacks of episodes, other RLModules, memory.
+"""
 
 from __future__ import annotations
 
 import copy
-import json
-import logging
-import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,34 +18,29 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 from ray import tune
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
 
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.actors.executor import OwnStreams
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.defaults import making, stepping, take_own_defaults
-from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
-from rlhf_ray.data.failures import cause, debugging
-from rlhf_ray.data.seeds import number_of, sequence
-from rlhf_ray.data.spaces import fitted
+from rlhf_ray.data.errors import Fault
+from rlhf_ray.data.failures import cause
+from rlhf_ray.data.seeds import number_of
+from rlhf_ray.data.spaces import choices_of, fitted
 from rlhf_ray.data.system import usable_cores, within_bound
-from rlhf_ray.data.vector_rollout import Infos
+from rlhf_ray.data.vector_rollout import Infos, VectorRollout
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
-from rlhf_ray.policies.actions import to_env_actions
-from rlhf_ray.rllib.rllib_internals import (
-    begin_episodes,
-    env_creator,
-    learner_index,
-    seeded_without_compiler,
-    tell_cluster,
-    told_cluster,
-)
+from rlhf_ray.policies.actions import gumbel_noise, log_probability, to_env_actions
+from rlhf_ray.policies.network import outputs_of
+from rlhf_ray.rllib.rllib_internals import begin_runner, env_creator, seeded_without_compiler, tell
 from rlhf_ray.settings import Experiment
 
 
@@ -73,46 +70,6 @@ _SEED_EACH = SyncVectorEnv, AsyncVectorEnv, ArrayVectorEnv, EnvPoolVectorEnv
 """Vector environments whose `reset` takes a list with each copy's seed. Gymnasium promises only that it takes one number."""
 
 
-def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
-    """Start new episodes in all environments, and give all processes the random streams of ``iteration``.
-
-    RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume
-    there: a restored run and an uninterrupted one give the same result.
-    """
-    for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
-        if group is not None:
-            group.foreach_env_runner(lambda runner: begin_runner(runner, seed, iteration), local_env_runner=True)
-    seed_learners(algorithm, seed, iteration)
-    seed_process(sequence(seed, "algorithm", iteration))
-
-
-def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = False) -> None:
-    """Start new episodes in an env runner, with its random streams of ``iteration``; ``unused``: with ones that no seed gives."""
-    process = "evaluation" if runner.config.in_evaluation else "env runners"
-    number = runner.worker_index or 0
-    seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
-    of_process, copies, of_environment = seeds.spawn(3)
-    if number:  # 0 is in the algorithm's process, which has a stream already
-        seed_process(of_process)
-    begin_episodes(runner, copies, of_environment)
-
-
-def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
-    """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
-    if algorithm.learner_group.is_remote:
-        algorithm.learner_group.foreach_learner(
-            lambda learner: seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
-        )
-
-
-def seed_process(seeds: np.random.SeedSequence) -> None:
-    """Seed all global generators of this process."""
-    number = number_of(seeds)
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)
-
-
 def seeds_of_copies(env: Any, seeds: np.random.SeedSequence) -> int | Sequence[int]:
     """Return what to seed a vector environment's reset with: each copy's own seed, or one number if it takes no list.
 
@@ -120,10 +77,6 @@ def seeds_of_copies(env: Any, seeds: np.random.SeedSequence) -> int | Sequence[i
     """
     numbers = [number_of(seed) for seed in seeds.spawn(env.num_envs)]
     return numbers if isinstance(env.unwrapped, _SEED_EACH) else numbers[0]
-
-
-FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError, PartError)}
-"""Faults that env runners report, by name."""
 
 
 class InfosByCopy(Sequence[dict[str, Any]]):
@@ -176,18 +129,14 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
                 if isinstance(fault := cause(error), Fault) and ray.is_initialized():
                     tell(keywords["config"].faults, fault)
                 raise
-        self.of_environment.python = self._draws_python()
+        # Only an RLModule of the user's own may draw from Python's generator.
+        acts = None if self.module is None else type(self.module.unwrapped()).__module__
+        self.of_environment.python = not (acts or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
         if self.config.seed is not None:
             # The predecessor of a restarted env runner has used the streams of this seed.
             begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
 
-    def _draws_python(self) -> bool:
-        """Return whether an RLModule of the user's own acts. Only that may draw from Python's generator."""
-        module = None if self.module is None else type(self.module.unwrapped()).__module__
-        return not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
-
     def make_env(self) -> None:
-        """See RLlib."""
         with self.of_environment, making:
             super().make_env()
         if type(self.env) is DictInfoToList:
@@ -259,33 +208,6 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return result
 
 
-def tell(faults: str, fault: Fault) -> None:
-    """Report a fault under ``faults``."""
-    tell_cluster(faults, json.dumps([type(fault).__name__, str(fault)]))
-
-
-def raise_fault(faults: str) -> None:
-    """Raise the fault that an env runner reported under ``faults``, if any.
-
-    Raises:
-        FaultyEnvironmentError: the environment has a fault.
-        LostFragmentsError: fragments were lost.
-    """
-    if (fault := told_cluster(faults)) is not None:
-        kind, text = json.loads(fault)
-        raise FAULTS[kind](text)
-
-
-class NoFaults(logging.Filter):
-    """Drops the tracebacks that RLlib logs for an environment's fault. The fault is raised as a one-line error anyway."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log the record."""
-        error = (record.exc_info and record.exc_info[1]) or record.msg
-        of_fault = isinstance(error, BaseException) and isinstance(cause(error), Fault)
-        return debugging() or not (of_fault or any(name in record.getMessage() for name in FAULTS))
-
-
 class ToEnvActions(ConnectorV2):  # type: ignore[misc]
     """Gives the environment the actions of `to_env_actions`, in place of RLlib's `NormalizeAndClipActions`.
 
@@ -293,7 +215,6 @@ class ToEnvActions(ConnectorV2):  # type: ignore[misc]
     """
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
-        """Add the environment's actions to the policy's."""
         batch[Columns.ACTIONS_FOR_ENV] = copy.deepcopy(batch[Columns.ACTIONS])
         space = self.action_space
         self.foreach_batch_item_change_in_place(
@@ -308,8 +229,157 @@ class GivesEnvActions:
     """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `ToEnvActions`."""
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
-        """Build RLlib's pipeline, with our conversion of actions."""
         pipeline = super().build_module_to_env_connector(env, spaces)  # type: ignore[misc]
         pipeline.insert_before(NormalizeAndClipActions, ToEnvActions())
         pipeline.remove(NormalizeAndClipActions)
         return pipeline
+
+
+NOISE_ROWS = 256
+"""Steps whose noise is drawn at once."""
+
+
+class ArrayEnvRunner(EnvRunner):
+    """An env runner whose `sample` returns a `VectorRollout`, in a list of its own, for each rollout of a number of steps."""
+
+    _needs_initial_reset: bool
+    _seen: Array
+    """The newest observation of each copy."""
+    _ended: BoolArray
+    """Whether each copy's episode has ended, so that its next step is a reset."""
+    _lengths: IntArray
+    """Steps of each copy's episode so far; of one that has ended, all."""
+    _returns: FloatArray
+    """True return of each copy's episode so far."""
+    _begun: FloatArray
+    """Time at which each copy's episode began."""
+
+    def _sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> Any:
+        """Sample steps (called by RLlib). A number of whole episodes, or random actions, come as RLlib's episodes."""
+        if num_timesteps is None or random_actions or self.config.in_evaluation:
+            episodes = super()._sample(
+                num_timesteps=num_timesteps,
+                num_episodes=num_episodes,
+                explore=explore,
+                random_actions=random_actions,
+                force_reset=force_reset or not self.config.in_evaluation,
+            )
+            self._needs_initial_reset |= not self.config.in_evaluation  # episodes of one kind don't go on in the other
+            return episodes
+        with self.of_environment as generator:
+            return [self._rollout(num_timesteps, generator if explore else None, force_reset)]
+
+    def _rollout(self, wanted: int, generator: torch.Generator | None, reset: bool) -> VectorRollout:
+        """Sample steps, with noise of ``generator``; None: without exploration."""
+        policy = outputs_of(self.module.unwrapped().network)
+        space = self.env.single_action_space
+        acting = _Draws(choices_of(space), generator)
+        if reset or self._needs_initial_reset:
+            self._begin()
+        while True:
+            starts = self._lengths.copy()
+            observations, actions, outputs, results, reals, clock = [self._seen], [], [], [], [], [time.perf_counter()]
+            inference, counted = 0.0, 0
+            while counted < wanted:
+                began = time.perf_counter()
+                logits = policy(self._seen)
+                action = acting(logits)
+                inference += time.perf_counter() - began
+                stepped: Any = self.stepped(to_env_actions(action, space))
+                if stepped is ENV_STEP_FAILURE:
+                    break
+                self._seen, reward, terminated, truncated, _ = stepped
+                real = ~self._ended
+                observations.append(self._seen)
+                actions.append(action)
+                outputs.append(logits)
+                results.append((np.array(reward, np.float64), np.array(terminated), np.array(truncated)))
+                reals.append(real)
+                clock.append(time.perf_counter())
+                self._lengths = np.where(real, self._lengths + 1, 0)
+                self._ended = terminated | truncated
+                counted += int(real.sum())
+            else:
+                break
+            self._begin()
+        rewards, terminateds, truncateds = (np.stack(column) for column in zip(*results, strict=True))
+        taken = np.stack(actions)
+        with torch.inference_mode():
+            likelihoods = log_probability(torch.as_tensor(np.stack(outputs)), torch.as_tensor(taken), space).numpy()
+        rollout = VectorRollout(
+            np.stack(observations),
+            taken,
+            likelihoods,
+            rewards,
+            terminateds,
+            truncateds,
+            np.stack(reals),
+            starts,
+            self._weights_seq_no,
+            self.worker_index,
+        )
+        self.metrics.log_value(RLMODULE_INFERENCE_TIMER, inference / len(actions))
+        self._log_episodes(rollout, np.array(clock))
+        return rollout
+
+    def _begin(self) -> None:
+        """Start new episodes in all copies."""
+        seed = self._seed if self._needs_initial_reset else None
+        self._seen, _ = self._try_env_reset(seed=seed, options=None)
+        self._ended = np.zeros(self.num_envs, bool)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._returns, self._begun = np.zeros(self.num_envs), np.full(self.num_envs, time.perf_counter())
+        self._needs_initial_reset = False
+
+    def _log_episodes(self, rollout: VectorRollout, clock: Any) -> None:
+        """Log the number of steps, and what RLlib logs of each episode that has ended."""
+        ended = 0
+        for number, rows in rollout.pieces():
+            if rows.start:  # a new episode
+                self._returns[number], self._begun[number] = 0.0, clock[rows.start]
+            self._returns[number] += rollout.rewards[rows, number].sum()
+            last = rows.stop - 1
+            if rollout.ended[last, number]:
+                ended += 1
+                before = int(rollout.starts[number]) if rows.start == 0 else 0
+                length = before + rows.stop - rows.start
+                self._log_episode_metrics(length, float(self._returns[number]), clock[last + 1] - self._begun[number])
+                self._returns[number], self._begun[number] = 0.0, clock[last + 1]
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=len(rollout))
+        self._increase_sampled_metrics(len(rollout), ended)
+
+
+class _Draws:
+    """Draws actions from a policy's outputs for Box, Discrete and MultiDiscrete; takes the likeliest without a generator."""
+
+    def __init__(self, choices: tuple[int, ...], generator: torch.Generator | None):
+        self.choices, self.generator = choices, generator
+        self.splits = np.cumsum(choices)[:-1].astype(int)
+        self.noise: Iterator[Any] = iter(())
+
+    def _noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Any:
+        noise = next(self.noise, None)
+        if noise is None:
+            rows = (NOISE_ROWS, *shape)
+            drawn = gumbel_noise(rows, generator) if self.choices else torch.randn(rows, generator=generator)
+            self.noise = iter(drawn.numpy())
+            noise = next(self.noise)
+        return noise
+
+    def __call__(self, outputs: Any) -> Any:
+        if not self.choices:
+            mean, log_std = np.split(outputs, 2, 1)
+            return mean if self.generator is None else mean + np.exp(log_std) * self._noise(mean.shape, self.generator)
+        if self.generator is not None:
+            outputs = outputs + self._noise(outputs.shape, self.generator)
+        if len(self.choices) == 1:
+            return outputs.argmax(1)
+        return np.stack([part.argmax(1) for part in np.split(outputs, self.splits, 1)], 1)

@@ -44,7 +44,6 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
     """
 
     def setup(self) -> None:
-        """Build the ensemble (called by RLlib)."""
         settings = from_json(RewardModelSettings, self.model_config["settings"])
         self.ensemble = RewardEnsemble(self.observation_space, self.action_space, settings)
         pretrains = self.model_config.get("pretrains", False)

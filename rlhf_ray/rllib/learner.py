@@ -66,13 +66,10 @@ def overridden(learner: Any) -> str | None:
     """Return what in a learner class keeps it from our gradient steps, in words; None if nothing does."""
     if not issubclass(learner, PPOLearner):
         return f"{learner.__name__} is no PPOLearner of rlhf_ray.rllib.learner"
-    names = [name for name in REPLACED if not _inherited(learner, name)]
+    # Ray wraps the methods of actors.
+    ours = {name: inspect.unwrap(getattr(PPOLearner, name)) for name in REPLACED}
+    names = [name for name, method in ours.items() if inspect.unwrap(getattr(learner, name)) is not method]
     return f"{learner.__name__} overrides {', '.join(names)}" if names else None
-
-
-def _inherited(learner: Any, name: str) -> bool:
-    """Return whether a learner class has our method of this name. Ray wraps those of actors."""
-    return inspect.unwrap(getattr(learner, name)) is inspect.unwrap(getattr(PPOLearner, name))
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
@@ -89,7 +86,6 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     own_steps: PPOUpdate | None = None
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Register the optimiser (called by RLlib)."""
         module = self._module[module_id]
         if (
             module_id == DEFAULT_MODULE_ID
@@ -116,7 +112,6 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         shuffle_batch_per_epoch: bool = False,
         **keywords: Any,
     ) -> Any:
-        """Update the policy with rollouts (called by RLlib)."""
         if training_data is not None:
             training_data.solve_refs()
             take_off(training_data, self.config)

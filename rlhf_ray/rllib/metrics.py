@@ -107,6 +107,9 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     elif not held["gradient_steps"]:
         held = {metric.name: held[metric.name] for metric in OF_ROUND}
     length = runners.get("episode_len_mean")
+    # Between the policy that acted and the one that this iteration updated; the learner counts its update already.
+    acted, updated = runners.get(WEIGHTS_SEQ_NO), learner.get(WEIGHTS_SEQ_NO)
+    age = None if acted is None or updated is None else max(0.0, float(updated) - 1 - float(acted))
     every = {str(name): value for name, value in {**runners, **learner}.items()}
     logged = {name: value for name, value in every.items() if name in METRICS or name.startswith("info_mean/")}
     told = declared({**stages, **held, **ring})
@@ -118,7 +121,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "policy_entropy": learner.get("entropy"),
         "value_explained_variance": learner.get("vf_explained_var"),
         "learner_reward_version": learner["reward_version"],
-        "policy_age": _policy_age(runners, learner),
+        "policy_age": age,
         "fragments_failed": runners.get("fragments_failed", 0),
         "fragments_dropped": runners.get("fragments_dropped", 0),
         "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # a moving average over iterations
@@ -127,12 +130,6 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     values = plain(told | logged | made)
     whole = {name for name, (metric, _) in declarations(values).items() if metric.kind is int}
     return {name: int(value) if name in whole and value is not None else value for name, value in values.items()}
-
-
-def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | None:
-    """Updates between the policy that acted and the one that this iteration updated; the learner counts its update already."""
-    acted, updated = runners.get(WEIGHTS_SEQ_NO), learner.get(WEIGHTS_SEQ_NO)
-    return None if acted is None or updated is None else max(0.0, float(updated) - 1 - float(acted))
 
 
 class Gauges:

@@ -46,7 +46,6 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     """
 
     def setup(self) -> None:
-        """Build the network (called by RLlib)."""
         arguments = {
             field.name: self.model_config[field.name]
             for field in fields(PolicyShape)
@@ -212,7 +211,9 @@ class _Episodes:
             outputs: dict[str, Any] = method({Columns.OBS: observations})
             return outputs
         n = len(observations)
-        initial = tree.map_structure(lambda of: _batched(of, n), self.module.get_initial_state())
+        initial = tree.map_structure(
+            lambda of: torch.as_tensor(of).expand(n, *np.shape(of)), self.module.get_initial_state()
+        )
         if self.state is None:
             self.state = initial
         elif first is not None:
@@ -223,11 +224,6 @@ class _Episodes:
         outputs = method({Columns.OBS: observations[:, None], Columns.STATE_IN: self.state})
         self.state = outputs.pop(Columns.STATE_OUT)
         return {name: value[:, 0] for name, value in outputs.items() if isinstance(value, Tensor)}
-
-
-def _batched(value: Any, n: int) -> Tensor:
-    one = torch.as_tensor(value)
-    return one.expand(n, *one.shape)
 
 
 class CollectorPolicy:

@@ -7,20 +7,22 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.utils import force_list
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.checking import Checked, check_inherited
 from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.learner import PPOLearner, overridden, uses_fast_path
 from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
+from rlhf_ray.rllib.rollouts import FragmentCutter
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
 
 logger = logging.getLogger(__name__)
@@ -54,20 +56,13 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         apply_ppo(self, experiment.ppo, total_env_steps)
 
     def agent_settings(self) -> dict[str, Any]:
-        """Returns the settings that the rest of the experiment depends on."""
         if not isinstance(self.total_train_batch_size, int):  # a Tune sampler
             return {}
-        return {
-            "num_envs": self.num_envs_per_env_runner,
-            "num_env_runners": self.num_env_runners,
-            "num_learners": self.num_learners,
-            "rollout_length": self.get_rollout_fragment_length(),
-            "minibatch_size": min(self.total_train_batch_size, (self.minibatch_size or 1) * max(1, self.num_learners)),
-        }
+        minibatch = (self.minibatch_size or 1) * max(1, self.num_learners)
+        return super().agent_settings() | {"minibatch_size": min(self.total_train_batch_size, minibatch)}
 
     @property
     def iteration_env_steps(self) -> int:
-        """Environment steps of one iteration."""
         return int(self.total_train_batch_size)
 
     def check_inherited(self) -> None:
@@ -126,7 +121,6 @@ class PreferencePPO(OwnCheckpoints, LearnsFromPreferences, PPO):  # type: ignore
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """Return a default `PreferencePPOConfig`."""
         return PreferencePPOConfig()
 
 
@@ -156,3 +150,26 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         grad_clip=settings.max_grad_norm,
         grad_clip_by="global_norm",
     )
+
+
+EPISODE_HOOKS = (
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+"""Callbacks that see episodes."""
+
+
+def needs_episodes(config: Any) -> str | None:
+    """Return what in an RLlib configuration works with RLlib's episodes only, in words; None if there is nothing."""
+    for hook in EPISODE_HOOKS:
+        if getattr(config, f"callbacks_{hook}"):
+            return f"callbacks({hook})"
+        for kind in force_list(config.callbacks_class):
+            if kind is not FragmentCutter and getattr(kind, hook, None) is not getattr(RLlibCallback, hook):
+                return f"callbacks: {getattr(kind, '__name__', 'a function')} may use {hook}"
+    if config.output:
+        return "offline_data(output)"
+    return "several learners (num_learners)" if config.num_learners > 1 else None

@@ -30,13 +30,18 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.env_runner import EnvRunner, GivesEnvActions, env_threads, raise_fault, register_environment
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner, GivesEnvActions, env_threads, register_environment
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
-from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder, learner_pipeline, local_learner
+from rlhf_ray.rllib.rllib_internals import (
+    forget_env_runners,
+    in_temporary_folder,
+    learner_pipeline,
+    local_learner,
+    raise_fault,
+)
 from rlhf_ray.rllib.sac import ReplaySACConfig
 from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
 from rlhf_ray.settings import Experiment
@@ -51,7 +56,6 @@ class ReferencePPOConfig(GivesEnvActions, PPOConfig):  # type: ignore[misc]
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
-        """Build the reference configuration of ``experiment``."""
         config = cls()
         _apply(config, experiment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
@@ -65,7 +69,6 @@ class ReferencePPOConfig(GivesEnvActions, PPOConfig):  # type: ignore[misc]
         return PPOLearner
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """Build RLlib's pipeline, followed by the reward normaliser."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.append(NormalisedReward())
         return pipeline
@@ -76,7 +79,6 @@ class ReferenceSACConfig(GivesEnvActions, ReplaySACConfig):
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferenceSACConfig:
-        """Build the reference configuration of ``experiment``."""
         config = cls()
         _apply(config, experiment)
         config.apply(experiment.sac)
@@ -102,7 +104,6 @@ class NormalisedReward(RewardConnector):
         self._count, self._sum, self._squares = 0.0, 0.0, 0.0
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
         steps = rewards[real].double()
@@ -152,7 +153,6 @@ class ExpertPPOConfig(ReferencePPOConfig):
         return ExpertLearner
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """Build RLlib's pipeline, followed by `ReturnScaled`."""
         pipeline = PPOConfig.build_learner_connector(self, input_observation_space, input_action_space, device)
         pipeline.append(ReturnScaled(gamma=self.gamma))
         return pipeline
@@ -175,7 +175,6 @@ class ExpertLearner(PPOLearner):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
         super().set_state(state)
         if STATISTICS in state:
             self._scaled.set_state(state[STATISTICS])
@@ -200,7 +199,6 @@ class ReturnScaled(RewardConnector):
         self._count, self._mean, self._squares = 0.0, 0.0, 0.0
 
     def __call__(self, *, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
-        """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
         rows = rewards[real].cpu().numpy()  # without padding
@@ -222,11 +220,9 @@ class ReturnScaled(RewardConnector):
         return batch
 
     def get_state(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Return the statistics."""
         return {"count": self._count, "mean": self._mean, "squares": self._squares, "returns": dict(self._returns)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the statistics."""
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
         self._returns = dict(state["returns"])
 

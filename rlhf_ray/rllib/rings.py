@@ -1,13 +1,18 @@
-"""The ring of an algorithm, from its configuration."""
+"""The ring of an algorithm, from its configuration, and the run folder of both: under runs/, not in RLlib's ~/ray_results."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
+from ray.rllib.algorithms.algorithm import Algorithm
+
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import LocalExecutor
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import (
     STATE,
@@ -25,13 +30,14 @@ from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.data.places import make_run_folder
 from rlhf_ray.labelling.camera import tried_fps
-from rlhf_ray.labelling.serve import warn_of_readers
-from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.starting import fitted_reward
+
+logger = logging.getLogger(__name__)
 
 
 class FixedReward(Ring):
@@ -142,9 +148,68 @@ def page_of(config: PreferenceConfig, run_id: str, folder: Path | str) -> PageSe
     if not experiment.preferences.asks_people:
         return None
     sessions = Path(config.sessions or Path(folder).absolute() / "labelling.json")
-    Sessions.keep(sessions, labelling.annotators)
-    warn_of_readers(labelling)
     fps = tried_fps("preferences.teacher is human, but ", config.make_env(film=True))
     port_file = None if config.sessions is None else Path(config.sessions).with_suffix(".port")
-    texts = load_texts(labelling.language)
-    return PageSettings(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file, texts)
+    return PageSettings.read(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file)
+
+
+class InRunFolder(Algorithm):  # type: ignore[misc]
+    """An RLlib algorithm whose ``logdir`` is the ``run_dir`` of its configuration; by default, a new folder under runs/.
+
+    A Tune trial keeps its own folder.
+
+    Raises:
+        SettingError: the folder can't be made.
+    """
+
+    def __init__(self, config: Any = None, *arguments: Any, **keywords: Any):
+        self._logdir: str | None = None
+        try:
+            super().__init__(config, *arguments, **keywords)
+        except BaseException:
+            self._remove_empty()
+            raise
+        ours: Any = self.config
+        if self._storage is None and not (ours.run_dir or ours.store) and ours.settings().preferences.comparisons:
+            logger.warning(
+                "The comparisons are in %s; .preferences(run_dir=…) names another folder.", self._store_path()
+            )
+
+    def _setup_logdir(self) -> None:
+        """Make the folder of the run (called by Ray, whose own would be in ~/ray_results)."""
+        if self._storage is not None:
+            super()._setup_logdir()
+            return
+        config: Any = self.config
+        try:
+            if config.run_dir is not None:
+                path = Path(config.run_dir)
+                path.mkdir(parents=True, exist_ok=True)
+            else:
+                env = getattr(config.env, "__name__", str(config.env))
+                path = make_run_folder(env, getattr(config, "seed", None) or 0).absolute()
+        except OSError as error:
+            raise SettingError(
+                f"The run's folder {error.filename} can't be made ({error.strerror}): name one that can, with "
+                ".preferences(run_dir=…)."
+            ) from error
+        self._logdir = str(path)
+
+    def cleanup(self) -> None:
+        """Remove the folder if nothing was written to it (called by Ray)."""
+        super().cleanup()
+        self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        if self._logdir is not None and self._storage is None:
+            with contextlib.suppress(OSError):  # it is not empty
+                Path(self._logdir).rmdir()
+
+    def _store_path(self) -> Path | str:
+        """Return the configured store, or a folder next to Tune's checkpoints of the trial, which a restored trial finds again."""
+        if self.config.store:
+            return str(self.config.store)
+        storage = self._storage
+        if storage is not None and isinstance(storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
+            return Path(storage.trial_fs_path).absolute() / PREFERENCES
+        return Path(self.logdir).absolute() / PREFERENCES

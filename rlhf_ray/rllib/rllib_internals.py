@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
+import logging
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import ray
 import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.env import env_runner_group
@@ -35,7 +39,9 @@ from ray.tune.trainable import trainable
 from ray.tune.utils import flatten_dict
 from ray.util.debug import log_once
 
-from rlhf_ray.data.seeds import number_of
+from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
+from rlhf_ray.data.failures import cause, debugging
+from rlhf_ray.data.seeds import number_of, sequence
 
 NAMESPACE = b"rlhf_ray"
 """Namespace in the cluster's key-value store."""
@@ -62,19 +68,38 @@ def skip_notes(algorithm_name: str = "") -> None:
         log_once(note)
 
 
-def tell_cluster(key: str, said: str) -> None:
-    """Store a line under ``key`` in the cluster's key-value store."""
-    _internal_kv_put(key.encode(), said.encode(), namespace=NAMESPACE)
+FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError, PartError)}
+"""Faults that env runners report, by name."""
 
 
-def told_cluster(key: str) -> str | None:
-    """Remove and return the line under ``key``; None if there is none, or no Ray."""
-    if not ray.is_initialized():
-        return None
-    message = _internal_kv_get(key.encode(), namespace=NAMESPACE)
-    if message is not None:
-        _internal_kv_del(key.encode(), namespace=NAMESPACE)
-    return None if message is None else message.decode()
+def tell(faults: str, fault: Fault) -> None:
+    """Report a fault under ``faults``, in the cluster's key-value store."""
+    said = json.dumps([type(fault).__name__, str(fault)])
+    _internal_kv_put(faults.encode(), said.encode(), namespace=NAMESPACE)
+
+
+def raise_fault(faults: str) -> None:
+    """Raise the fault that an env runner reported under ``faults``, if any.
+
+    Raises:
+        FaultyEnvironmentError: the environment has a fault.
+        LostFragmentsError: fragments were lost.
+    """
+    said = _internal_kv_get(faults.encode(), namespace=NAMESPACE) if ray.is_initialized() else None
+    if said is not None:
+        _internal_kv_del(faults.encode(), namespace=NAMESPACE)
+        kind, text = json.loads(said)
+        raise FAULTS[kind](text)
+
+
+class NoFaults(logging.Filter):
+    """Drops the tracebacks that RLlib logs for an environment's fault. The fault is raised as a one-line error anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        error = (record.exc_info and record.exc_info[1]) or record.msg
+        of_fault = isinstance(error, BaseException) and isinstance(cause(error), Fault)
+        return debugging() or not (of_fault or any(name in record.getMessage() for name in FAULTS))
 
 
 def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:
@@ -103,9 +128,44 @@ def begin_episodes(runner: Any, seeds: np.random.SeedSequence, of_environment: n
     runner._needs_initial_reset = True
 
 
-def learner_index(learner: Any) -> int:
-    """Return the number of a learner in its group."""
-    return int(learner._learner_index)
+def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
+    """Start new episodes in all environments, and give all processes the random streams of ``iteration``.
+
+    RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume
+    there: a restored run and an uninterrupted one give the same result.
+    """
+    for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
+        if group is not None:
+            group.foreach_env_runner(lambda runner: begin_runner(runner, seed, iteration), local_env_runner=True)
+    seed_learners(algorithm, seed, iteration)
+    seed_process(sequence(seed, "algorithm", iteration))
+
+
+def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = False) -> None:
+    """Start new episodes in an env runner, with its random streams of ``iteration``; ``unused``: with ones that no seed gives."""
+    process = "evaluation" if runner.config.in_evaluation else "env runners"
+    number = runner.worker_index or 0
+    seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
+    of_process, copies, of_environment = seeds.spawn(3)
+    if number:  # 0 is in the algorithm's process, which has a stream already
+        seed_process(of_process)
+    begin_episodes(runner, copies, of_environment)
+
+
+def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
+    """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
+    if algorithm.learner_group.is_remote:
+        algorithm.learner_group.foreach_learner(
+            lambda learner: seed_process(sequence(seed, "learners", iteration, int(learner._learner_index)))
+        )
+
+
+def seed_process(seeds: np.random.SeedSequence) -> None:
+    """Seed all global generators of this process."""
+    number = number_of(seeds)
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
 
 
 def local_learner(group: Any) -> Any:

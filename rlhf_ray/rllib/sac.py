@@ -84,7 +84,6 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         return self
 
     def apply(self, settings: SACSettings) -> None:
-        """Apply ``settings`` to RLlib's."""
         self.env_runners(
             num_env_runners=settings.num_env_runners,
             num_envs_per_env_runner=settings.num_envs,
@@ -109,14 +108,12 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
 
     @property
     def iteration_env_steps(self) -> int:
-        """Environment steps of one iteration."""
         return int(self.get_rollout_fragment_length() * self.num_envs_per_env_runner * max(1, self.num_env_runners))
 
     def get_default_learner_class(self) -> type:
         return SACLearner
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Return the spec of a `SoftActorCritic`."""
         return sac_spec(self.hidden, self.initial_alpha, self.normalize_observations)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
@@ -160,7 +157,6 @@ class ReplaySAC(SAC):  # type: ignore[misc]
         return saved
 
     def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
-        """Restore a checkpoint of `save_to_path`."""
         super().restore_from_path(path, *arguments, **keywords)
         reference = ray.put(read_nested(Path(path).absolute() / REPLAY)) if self.learner_group.is_remote else None
         state = read_nested(Path(path).absolute() / REPLAY) if reference is None else None
@@ -199,15 +195,8 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         self.apply(experiment.sac)
 
     def agent_settings(self) -> dict[str, Any]:
-        """Returns the settings that the rest of the experiment depends on."""
-        if not isinstance(self.num_envs_per_env_runner, int):  # a Tune sampler
-            return {}
-        return {
-            "num_envs": self.num_envs_per_env_runner,
-            "num_env_runners": self.num_env_runners,
-            "num_learners": self.num_learners,
-            "rollout_length": self.get_rollout_fragment_length(),
-        }
+        of_tune = not isinstance(self.num_envs_per_env_runner, int)  # a sampler
+        return {} if of_tune else super().agent_settings()
 
     def check_inherited(self) -> None:
         check_inherited(self, ReplaySACConfig(), REFUSED, self.iteration_env_steps)
@@ -229,7 +218,6 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         return checked
 
     def cloning(self) -> dict[str, Any]:
-        """Refuse: see `PreferenceConfig.cloning`."""
         raise SettingError(
             "--demonstrations needs agent=ppo, but agent is 'sac': its untrained critics would undo what the actor was shown."
         )
@@ -246,10 +234,6 @@ class PreferenceSAC(OwnCheckpoints, LearnsFromPreferences, ReplaySAC):
 
     config: PreferenceSACConfig
 
-    def update_arguments(self) -> dict[str, Any]:
-        return {}
-
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """Return a default `PreferenceSACConfig`."""
         return PreferenceSACConfig()

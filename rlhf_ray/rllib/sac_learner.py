@@ -126,7 +126,6 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
     """
 
     def build(self) -> None:
-        """Build the learner (called by RLlib)."""
         super().build()
         self.replay = TransitionBuffer(self.config.replay_capacity)
 

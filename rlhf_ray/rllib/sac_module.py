@@ -36,7 +36,6 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # typ
     """
 
     def setup(self) -> None:
-        """Build the network (called by RLlib)."""
         self.network = SoftActorCriticNetwork(
             self.observation_space,
             self.action_space,

@@ -21,9 +21,8 @@ from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.data.metrics import plain
 from rlhf_ray.rllib.checkpoint_parts import check_pickles, complete, load_policy
 from rlhf_ray.rllib.choice import expert_config
-from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder
+from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder, raise_fault, reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
 from rlhf_ray.runs.outcome import Outcome

@@ -6,7 +6,7 @@ import logging
 import warnings
 
 from rlhf_ray.actors.ray_internals import LOGGER
-from rlhf_ray.rllib.env_runner import NoFaults
+from rlhf_ray.rllib.rllib_internals import NoFaults
 
 
 def quiet() -> None:

@@ -18,7 +18,7 @@ import torch
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings, RoundReport, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
@@ -27,15 +27,13 @@ from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.fragments import RANDOM_POLICY, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film
-from rlhf_ray.labelling.serve import warn_of_readers
-from rlhf_ray.labelling.sessions import Sessions, invitation
-from rlhf_ray.labelling.texts import load_texts
+from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
@@ -45,8 +43,7 @@ from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.wrappers.given_fragments import GivenFragments
-from rlhf_ray.wrappers.recorder import Recorder, filmed_fragments, fragments_of
+from rlhf_ray.wrappers.recorder import GivenFragments, Recorder, filmed_fragments
 from rlhf_ray.wrappers.session import ASKED, RewardSession
 
 logger = logging.getLogger(__name__)
@@ -135,7 +132,8 @@ class LearningSession(RewardSession):
             actors.start_scripted()
         actors.executor.started()
         if asks_people:
-            page = _page(labelling, folder / "labelling.json", title, fps, self.seed)
+            port = folder / "labelling.port"
+            page = PageSettings.read(labelling, folder / "labelling.json", title, fps, title, self.seed, port)
             start_people(actors, schedule, page, callbacks)
         source = GivenFragments(actors, asks=self.asks)
         if self.waits:
@@ -169,7 +167,6 @@ class LearningSession(RewardSession):
     def rewards(
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
     ) -> FloatArray | None:
-        """See `RewardSession.rewards`; with the ring's newest version."""
         if self.ring.version != self.version:
             self._use_version(self.ring.newest_reward())
         return super().rewards(observations, actions, next_observations, terminated)
@@ -215,18 +212,15 @@ class LearningSession(RewardSession):
 
     @property
     def records(self) -> bool:
-        """See `RewardSession.records`."""
         return self.asks and self.collecting
 
     def collect(self, on: bool) -> None:
-        """See `RewardSession.collect`."""
         self.collecting = self.ring.collecting = on
         if isinstance(self.ring, AsynchronousRing):
             self.ring.notify()
 
     @property
     def random_steps_wanted(self) -> int:
-        """See `RewardSession.random_steps_wanted`."""
         if not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
             return 0
         return max(0, self.fragments.initial_env_steps - self.seen_steps)
@@ -237,7 +231,6 @@ class LearningSession(RewardSession):
         return self.env_steps - self.source.unseen
 
     def count(self, steps: int) -> None:
-        """See `RewardSession.count`."""
         super().count(steps)
         if not self.collecting:
             self.source.unseen += steps
@@ -250,14 +243,21 @@ class LearningSession(RewardSession):
         """
         trajectories, lengths = recorder.take()
         if self.asks and trajectories:
-            too_short = sum(len(trajectory) < self.fragments.length for trajectory in trajectories)
+            of, steps = self.fragments, [len(trajectory) for trajectory in trajectories]
             version = RANDOM_POLICY if self.gathering else self.windows
             films: tuple[Film, ...] = ()
             if self.films:
-                fragments, films = filmed_fragments(trajectories, self.fragments.length, version)
+                fragments, films = filmed_fragments(trajectories, of.length, version)
             else:
-                rng = generator(self.seed, "fragments", self.windows)
-                fragments = fragments_of(trajectories, self.fragments, version, rng)
+                fragments = cut_fragments(
+                    trajectories,
+                    length=of.length,
+                    count=min(of.pool, max(2, 2 * sum(steps) // of.length)),  # each step is in two on average
+                    start_share=of.start_share,
+                    policy_version=version,
+                    rng=generator(self.seed, "fragments", self.windows),
+                )
+            too_short = sum(length < of.length for length in steps)
             cut = CutFragments(source, self.windows, fragments, too_short, lengths)
             self.fragments_dropped += not self.source.take(cut, films, wait=self.gathering or self.waits)
             self.windows += 1
@@ -284,12 +284,10 @@ class LearningSession(RewardSession):
 
     @property
     def links(self) -> dict[str, str]:
-        """See `RewardSession.links`."""
         return {} if self.ring.people is None else self.ring.people.page.links
 
     @property
     def people_wait(self) -> bool:
-        """See `RewardSession.people_wait`."""
         return bool(self.links) and not self.version and self.seen_steps < self.fragments.initial_env_steps
 
     def wait(self) -> None:
@@ -327,14 +325,11 @@ class LearningSession(RewardSession):
         if self.ring.version:
             self._use_version(self.ring.newest_reward())
 
-    def _counters(self) -> dict[str, Any]:
-        return super()._counters() | {"ring": True, "unseen": self.source.unseen}
-
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path, ring: bool = True, unseen: int = 0) -> None:
+        super()._write(folder, ring, self.source.unseen)
         self.ring.save(folder)
 
     def load(self, path: Path) -> None:
-        """See `HumanPreferencesEnv.load`."""
         self.check_open()
         if self._begun:
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
@@ -359,7 +354,6 @@ class LearningSession(RewardSession):
             self._use_version(self.ring.newest_reward())
 
     def status(self) -> dict[str, Any]:
-        """See `HumanPreferencesEnv.status`."""
         fitted = {} if self.last_fit is None else self.last_fit.metrics()
         fitted.pop("version", None)
         labels = {
@@ -377,15 +371,13 @@ class LearningSession(RewardSession):
         return self.ring.schedule.due_in_round(self.ring.round_number) if self.asks and self.ring.rounds_held else 0
 
     def check_may_leave(self) -> None:
-        """See `RewardSession.check_may_leave`: the ring's threads don't exist in another process."""
-        raise RuntimeError(
+        raise RuntimeError(  # the ring's threads don't exist in another process
             "Environments with a reward that is being learned, env.share(…) too, work only in the process that made the first "
             "one: use DummyVecEnv in place of SubprocVecEnv. For environments in processes of their own, wrap them together: "
             "HumanPreferencesVectorEnv(gym.make_vec(…, vectorization_mode='async'), …)."
         )
 
     def _close(self) -> None:
-        """Stop the ring, and Ray if it was started here."""
         if self.env_steps >= self.total_env_steps:
             self.ring.farewell(self.env_steps)
         self._end()
@@ -405,14 +397,6 @@ class LearningSession(RewardSession):
         if report is not None and report.fit is not None:
             self.last_fit = report.fit
             logger.info("Reward version %d, fitted to %d comparisons.", report.fit.version, report.comparisons)
-
-
-def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
-    """The labelling page's settings; ``file`` stores the links, so that they stay valid when training continues."""
-    Sessions.keep(file, settings.annotators)
-    warn_of_readers(settings)
-    texts = load_texts(settings.language)
-    return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"), texts)
 
 
 def _end(

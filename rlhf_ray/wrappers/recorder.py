@@ -1,17 +1,22 @@
-"""Recorder: the recent steps of parallel environments, as trajectories, and the true returns of their episodes."""
+"""Recorder: the recent steps of parallel environments, as trajectories, and their true returns; and where their fragments go."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from rlhf_ray.actors.executor import Ref
+from rlhf_ray.actors.fragment_source import FragmentSource
+from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments, Trajectory
 from rlhf_ray.labelling.films import Film, film
-from rlhf_ray.settings.fragments import ResolvedFragments
+from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 _NO_STEP = -2
 """Step number of a row that is not a step (a reset); it joins no trajectory."""
@@ -143,20 +148,6 @@ def _trajectory(rows: list[_Row], copy: int) -> Trajectory:
     )
 
 
-def fragments_of(
-    trajectories: list[Trajectory], settings: ResolvedFragments, version: int, rng: np.random.Generator
-) -> Fragments | None:
-    """Cut fragments so that each step is in two of them on average; None if all trajectories are too short."""
-    return cut_fragments(
-        trajectories,
-        length=settings.length,
-        count=min(settings.pool, max(2, 2 * sum(map(len, trajectories)) // settings.length)),
-        start_share=settings.start_share,
-        policy_version=version,
-        rng=rng,
-    )
-
-
 def filmed_fragments(
     trajectories: list[Trajectory], length: int, version: int
 ) -> tuple[Fragments | None, tuple[Film, ...]]:
@@ -177,3 +168,74 @@ def filmed_fragments(
         for name, (of, start) in zip(fragments.ids(), cuts, strict=True)
     )
     return fragments, films
+
+
+class GivenFragments(FragmentSource):
+    """The fragment source for training outside of this library: it takes no environment steps itself.
+
+    Passes fragments to the pool, and tracks when there are enough to ask about, if the ring ``asks``.
+    """
+
+    def __init__(self, actors: RingActors, *, asks: bool):
+        self.actors, self.asks = actors, asks
+        self.env_steps = 0
+        self.taken = 0
+        """Environment steps the training has taken, without unseen ones."""
+        self.unseen = 0
+        """Environment steps taken while collecting was paused."""
+        self.waited_for = False
+        """Whether the training waits for the first reward version, so that no more fragments arrive before it."""
+        self._sent: Ref[PoolReport] | None = None
+        """Reference that is ready once the pool has stored the last fragments."""
+
+    @property
+    def share(self) -> float:
+        """See `FragmentSource.share`: people can compare the first two fragments while others are still being made."""
+        share = min(1.0, self.taken / self.actors.settings.fragments.initial_env_steps)
+        return share if self.actors.people is not None or share == 1.0 else 0.0
+
+    @share.setter
+    def share(self, share: float) -> None:
+        """Ignored: the share follows from `taken`."""
+
+    def take(self, fragments: CutFragments, films: Sequence[Film], wait: bool) -> bool:
+        """Send fragments to the pool and films to the page, and with ``wait`` wait until the pool has them; return whether sent.
+
+        Without ``wait``, drops them while the last ones are in flight.
+        """
+        if self._sent is not None and not wait and not self.actors.executor.ready(self._sent):
+            return False
+        if self._sent is not None:
+            self.actors.executor.get(self._sent)  # raises the actor's error
+        if films:
+            self.actors.show_made(tuple(films))
+        self._sent = self.actors.pool.call(FragmentPool.add, fragments)
+        if wait:
+            self.actors.executor.get(self._sent)
+        return True
+
+    def check(self, report: PoolReport, env_steps: int) -> PoolReport:
+        """See `FragmentSource.check`.
+
+        Calls may reach the pool in another order than they were made, and a lost pool begins empty: what it answered to the last
+        fragments knows better.
+
+        Raises:
+            SettingError: there are too few initial fragments to compare.
+        """
+        fragments, seen, sent = self.actors.settings.fragments, env_steps - self.unseen, self._sent
+        if not self.asks or report.fragments >= 2 or seen < fragments.initial_env_steps:
+            return report
+        if sent is not None and not self.actors.executor.ready(sent):
+            return report
+        last = report if sent is None else self.actors.executor.get(sent)
+        if last.fragments < 2:
+            raise SettingError(
+                f"fragments.length is {fragments.length}, but {seen} environment steps gave fewer than two fragments of "
+                f"that length within an episode (episode lengths: {list(last.episode_lengths) or 'none ended'}): lower it."
+            )
+        return report
+
+    def to_come(self) -> bool:
+        """See `FragmentSource.to_come`."""
+        return self.asks and not self.waited_for

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.wrappers.single import HumanPreferencesEnv
+from rlhf_ray.wrappers.environments import HumanPreferencesEnv
 
 CHUNK = 4096
 """Steps relabelled at a time: a buffer of images does not fit into memory twice."""

@@ -1,4 +1,4 @@
-"""RewardSession: what one agent's environments share; FixedSession, for a fitted reward; and what the wrappers' arguments mean."""
+"""RewardSession: what one agent's environments share; and what the wrappers' arguments mean."""
 
 from __future__ import annotations
 
@@ -41,9 +41,15 @@ ASKED = "the wrappers ask for the rewards of"
 class RewardSession:
     """The reward in use and the counters; nothing is recorded, asked or fitted, which `LearningSession` adds.
 
+    By itself, it is a fitted reward that stays as it is; this needs no Ray and works in any process.
+
     Args:
         spaces: observation and action space of one environment, with observations as the reward model sees them.
         total_env_steps, seed: see `HumanPreferencesEnv`.
+        path: the fitted reward model's folder, or a folder that `save` wrote; None if the reward is to be learned.
+
+    Raises:
+        SettingError: the reward model is for other spaces.
     """
 
     ensemble: RewardEnsemble
@@ -56,7 +62,9 @@ class RewardSession:
     """Windows so far with fragments, steps with reward 0.0 before the first version, and windows whose clips were dropped because
     those of an earlier window were still in flight."""
 
-    def __init__(self, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int):
+    def __init__(
+        self, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int, path: Path | None = None
+    ):
         self.spaces = (spaces[0], without_formal(spaces[1]))
         self.total_env_steps, self.seed = total_env_steps, seed
         self.env_steps = self.version = self.users = 0
@@ -64,6 +72,19 @@ class RewardSession:
         self.closed = False
         self._process = os.getpid()
         self._predictor: Predictor | None = None
+        if path is None:
+            return
+        self.fragments = FragmentSettings().resolved(horizon=None, total_env_steps=total_env_steps)
+        path = find_folder(path)
+        inner = path / "reward_model"
+        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
+        self.ensemble.check_steps(ASKED)
+        known = (self.ensemble.observation_space, self.ensemble.action_space)
+        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
+            raise SettingError(
+                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
+            )
+        self._use_version(self.ensemble.state())
 
     def rewards(
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
@@ -132,7 +153,6 @@ class RewardSession:
             raise ValueError(f"{path} exists and was not written by save(); give another folder.")
         self._settle(path)
         with whole_folder(path) as folder:
-            write_nested(self._counters(), folder)
             self._write(folder)
             if self.version:
                 self.ensemble.save(folder / "reward_model")
@@ -185,41 +205,13 @@ class RewardSession:
         self._predictor = Predictor(self.ensemble)
         self.version = int(self.ensemble.version)
 
-    def _counters(self) -> dict[str, Any]:
-        """What `save` writes beside the reward model."""
-        return {"env_steps": self.env_steps, "windows": self.windows, "ring": False, "waits": self.waits, "unseen": 0}
-
     def _settle(self, path: Path) -> None:
         """Wait before `save` for what is due."""
 
-    def _write(self, folder: Path) -> None:
-        """Save further parts to ``folder``."""
-
-
-class FixedSession(RewardSession):
-    """A fitted reward that stays as it is; needs no Ray and works in any process.
-
-    Args:
-        path: the reward model's folder, or a folder that `RewardSession.save` wrote.
-        spaces, total_env_steps, seed: see `RewardSession`.
-
-    Raises:
-        SettingError: the reward model is for other spaces.
-    """
-
-    def __init__(self, path: Path, spaces: tuple[gym.spaces.Box, gym.Space[Any]], total_env_steps: int, seed: int):
-        super().__init__(spaces, total_env_steps, seed)
-        self.fragments = FragmentSettings().resolved(horizon=None, total_env_steps=total_env_steps)
-        path = find_folder(path)
-        inner = path / "reward_model"
-        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
-        self.ensemble.check_steps(ASKED)
-        known = (self.ensemble.observation_space, self.ensemble.action_space)
-        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
-            raise SettingError(
-                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
-            )
-        self._use_version(self.ensemble.state())
+    def _write(self, folder: Path, ring: bool = False, unseen: int = 0) -> None:
+        """Write what `save` keeps beside the reward model."""
+        counters = {"env_steps": self.env_steps, "windows": self.windows, "waits": self.waits}
+        write_nested(counters | {"ring": ring, "unseen": unseen}, folder)
 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
@@ -240,12 +232,6 @@ def check_wait(preferences: PreferenceSettings | None, wait: Wait) -> None:
             f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but wait is {wait!r}, which takes random "
             "steps before the first reward: set one of them to 0 or False."
         )
-
-
-def transform_for(space: gym.Space[Any], given: Transform | None) -> Transform | None:
-    """The reward model's view of observations: the user's own, else the one of `rlhf_ray.envs.views` if the space needs one."""
-    view = None if given is not None else view_of(space)
-    return given if view is None else view.see
 
 
 def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Space[Any], name: str) -> gym.spaces.Box:

@@ -1,7 +1,7 @@
 """PreferenceWrapper: what `HumanPreferencesEnv` and `HumanPreferencesVectorEnv` share, and what both offer.
 
 It steps environments with the reward of a session, and records them. Arrays have a row for each environment; a single one is the
-case of one, and replaces some methods.
+case of one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.defaults import own_defaults
@@ -23,22 +23,21 @@ from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of, seeded, without_formal
-from rlhf_ray.envs.checked import CheckedVectorEnv
+from rlhf_ray.envs.checked import CheckedEnv, CheckedVectorEnv
 from rlhf_ray.envs.observations import UnfitError, as_array, converted
-from rlhf_ray.labelling.camera import fps_of
+from rlhf_ray.envs.views import view_of
+from rlhf_ray.labelling.camera import camera_for, fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.learning import LearningSession
 from rlhf_ray.wrappers.recorder import LatestStep, Recorder
 from rlhf_ray.wrappers.session import (
     WINDOW,
-    FixedSession,
     RewardSession,
     Transform,
     Wait,
     check_wait,
     seen_space,
-    transform_for,
 )
 
 FIRST_WINDOW_CLIPS = 4
@@ -49,6 +48,8 @@ class PreferenceWrapper:
     """What users call; the subclasses' docstrings document the arguments."""
 
     env: Any
+    together = True
+    """Whether ``env`` is a vector environment; what a single one takes and returns lacks the dimension over environments."""
     latest_step: LatestStep | None = None
     _wait: Wait
     _since = 0
@@ -74,7 +75,10 @@ class PreferenceWrapper:
         self._open = False  # until __init__ succeeds: gymnasium closes environments on deletion
         recorder = self._recorder_for(env)
         observation_space, action_space = self._spaces(env)
-        seen = None if observation_transform is None else self._transformed(env, observation_transform)
+        seen = None
+        if observation_transform is not None:
+            of_space = np.asarray(observation_transform(env.observation_space.sample()))
+            seen = of_space[0] if self.together else of_space
         title = _name(env)
         space = seen_space(observation_space, seen, action_space, title)
         viewer = who_sees_films(preferences) if preferences is not None and ask else None
@@ -84,7 +88,7 @@ class PreferenceWrapper:
         spaces = (space, action_space)
         session: RewardSession
         if isinstance(reward_model, Path | str):
-            session = FixedSession(Path(reward_model), spaces, total_env_steps, seed)
+            session = RewardSession(spaces, total_env_steps, seed, Path(reward_model))
         else:
             session = LearningSession(
                 spaces,
@@ -101,13 +105,15 @@ class PreferenceWrapper:
                 title=title,
                 fps=fps_of(env, title),
             )
-        self._join(env, session, recorder, transform_for(observation_space, observation_transform), wait)
+        view = view_of(observation_space) if observation_transform is None else None
+        self._join(env, session, recorder, observation_transform if view is None else view.see, wait)
 
     def _join(
         self, env: Any, session: RewardSession, recorder: Recorder, transform: Transform | None, wait: Wait
     ) -> None:
         """Wrap ``env``, which shares ``session`` from now on."""
-        super().__init__(self._checked(env, _name(env)))  # type: ignore[call-arg] # gymnasium's wrapper
+        checked: Any = CheckedVectorEnv if self.together else CheckedEnv
+        super().__init__(checked(env, _name(env)))  # type: ignore[call-arg] # gymnasium's wrapper
         self._session, self._recorder, self._transform, self._wait = session, recorder, transform, wait
         self._space, actions = session.spaces
         self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
@@ -253,15 +259,11 @@ class PreferenceWrapper:
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; a vector environment accepts ``options["reset_mask"]``. The first reset may wait; see ``wait``."""
-        self._prepare()
-        return self._reset(seed=seed, options=options)
-
-    def _prepare(self) -> None:
-        """Start the ring; the first time, wait for the reward if ``wait`` is set."""
         self._session.begin()
         if self._wait:
             self._wait = False
             self.wait_for_reward()
+        return self._reset(seed=seed, options=options)
 
     def _act_randomly(self, env_steps: int) -> None:
         """Reset, and take ``env_steps`` random actions from a space of their own: the agent may sample from the environment's."""
@@ -271,17 +273,17 @@ class PreferenceWrapper:
         taken = 0
         while taken < env_steps:
             if self._recorder.autoreset is AutoresetMode.DISABLED and self._recorder.over.any():
-                self._reset(options=self._restart(self._recorder.over.copy()))
+                self._reset(options={"reset_mask": self._recorder.over.copy()} if self.together else None)
             *_, news = self._step(actions.sample())
             taken += int(news["_true_reward"].sum())
 
     def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        which = self._restarted(arguments.get("options") or {})  # before gymnasium takes the mask out
+        mask = (arguments.get("options") or {}).get("reset_mask") if self.together else None
+        which = np.ones(self._recorder.copies, bool) if mask is None else np.array(mask, bool)  # gymnasium takes it out
         observations, infos = self.env.reset(**arguments)
         self._last = self._see(observations)
         self._recorder.begin(which)
         self._started[which] = time.perf_counter()
-        self._begin_films()
         return observations, infos
 
     def _step(self, action: Any) -> tuple[Any, FloatArray, Any, Any, dict[str, Any], dict[str, Any]]:
@@ -372,9 +374,9 @@ class PreferenceWrapper:
                 f"Environment {_name(self.env)}: the reward model gets {error}. Convert observations with observation_transform."
             ) from None
 
-    # A single environment replaces the following.
-
     def _recorder_for(self, env: Any) -> Recorder:
+        if not self.together:
+            return Recorder(1)
         mode = env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise SettingError(
@@ -383,12 +385,10 @@ class PreferenceWrapper:
             )
         return Recorder(env.num_envs, mode)
 
-    def _checked(self, env: Any, name: str) -> Any:
-        """Wrap ``env`` so that what it returns is checked and copied."""
-        return CheckedVectorEnv(env, name)
-
     def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
         """Observation and action space of one environment."""
+        if not self.together:
+            return env.observation_space, env.action_space
         if env.action_space == env.single_action_space:
             raise SettingError(
                 f"The action_space of {env} is that of one environment, unlike in gymnasium's vector environments. Make one of "
@@ -396,13 +396,11 @@ class PreferenceWrapper:
             )
         return env.single_observation_space, env.single_action_space
 
-    def _transformed(self, env: Any, transform: Transform) -> Array:
-        """One observation after the user's transform."""
-        seen: Array = np.asarray(transform(env.observation_space.sample()))[0]
-        return seen
-
     def _check_shown(self, env: Any, viewer: str) -> None:
         """Check that something of ``env``, whose observations are no images, can be shown, as the setting ``viewer`` asks for."""
+        if not self.together:
+            camera_for(f"{viewer}, but ", env, pixelated=False)
+            return
         raise SettingError(
             f"{viewer}, but a vector environment can only show image observations: use HumanPreferencesEnv, and its share() for "
             "more environments."
@@ -419,25 +417,19 @@ class PreferenceWrapper:
             final[i] = self._see(batch)[0]
         return final
 
-    def _restarted(self, options: dict[str, Any]) -> BoolArray:
-        """The environments that a reset with ``options`` restarts."""
-        mask = options.get("reset_mask")
-        return np.ones(self._recorder.copies, bool) if mask is None else np.array(mask, bool)
-
-    def _restart(self, which: BoolArray) -> dict[str, Any] | None:
-        """The options of a reset that restarts the environments in the mask ``which``."""
-        return {"reset_mask": which}
-
     def _rows(self, values: Array) -> Array:
         """The environment's ``values`` with a leading dimension over environments."""
-        return values
+        return values if self.together else values[None]
 
     def _see_all(self, observations: Any) -> Array:
         """The reward model's view of ``n`` observations, ``[n, …]``."""
-        return self._see(observations)
-
-    def _begin_films(self) -> None:
-        """Prepare to render a new episode."""
+        if self.together:
+            return self._see(observations)
+        if self._transform is None:
+            seen: Array = self._see(observations)[0]
+            return seen
+        space = batch_space(self.env.observation_space)
+        return np.concatenate([self._see(row) for row in iterate(space, observations)])
 
     def _filmed(self) -> tuple[Array | None, Array | None]:
         """The images for people before and after the step."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings

@@ -12,8 +12,8 @@ import pytest
 
 from examples.own_gatherer import Looks
 from rlhf_ray.actors.fragment_source import Filming
+from rlhf_ray.actors.gatherer import ShownFrames
 from rlhf_ray.actors.ring_actors import FILMS
-from rlhf_ray.actors.shown_frames import ShownFrames
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import film, frames_of

@@ -15,8 +15,7 @@ from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.labelling.camera import Camera
 from rlhf_ray.policies.actions import to_env_actions
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from tests.rllib.test_ppo_learner import configured
 

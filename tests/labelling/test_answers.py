@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page
 
 from rlhf_ray.data.answers import ANSWERS, AnswerKind, answer_of
-from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.labelling.answers import statistics
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.at_the_page import answer, press, wait_saved
 from tests.labelling.office import Office, pairs_of

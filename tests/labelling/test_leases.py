@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray.labelling import question as module
-from rlhf_ray.labelling.question import Lease, Leases, Shown
+from rlhf_ray.labelling import messages as module
+from rlhf_ray.labelling.messages import Lease, Leases
+from rlhf_ray.labelling.questions import Shown
 
 CLIP = "0123456789abcdef" * 4
 SHOWN = Shown(CLIP, CLIP[::-1], True, "repeat", 1.0, "e" * 32, True)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rlhf_ray.data.comparisons import pair_id
-from rlhf_ray.labelling.question import Shown
-from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue
+from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue, Shown
 from rlhf_ray.settings import LabellingSettings
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]

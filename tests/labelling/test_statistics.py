@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.labelling.answers import statistics
 from rlhf_ray.measure.agreement import alpha
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import Event, PreferenceStore

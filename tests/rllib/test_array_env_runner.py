@@ -16,8 +16,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.actions import log_probability
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, _Draws, needs_episodes
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner, _Draws
+from rlhf_ray.rllib.ppo import needs_episodes
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from tests.rllib.test_ppo_learner import configured, learner_of
 from tests.whole_runs import running, small

@@ -13,7 +13,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.data.errors import LostFragmentsError
 from rlhf_ray.queries.pool import CutFragments
-from rlhf_ray.rllib.array_env_runner import FragmentCutter
+from rlhf_ray.rllib.rollouts import FragmentCutter
 from rlhf_ray.settings import ResolvedFragments
 
 VECTORS, IMAGES = gym.spaces.Box(-10, 10, (2,), np.float32), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -92,7 +92,7 @@ class Ring:
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
     made = Ring()
-    monkeypatch.setattr("rlhf_ray.rllib.array_env_runner.executor_of", lambda name: made)
+    monkeypatch.setattr("rlhf_ray.rllib.rollouts.executor_of", lambda name: made)
     return made
 
 

@@ -15,8 +15,7 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from rlhf_ray import envs
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner, overridden
 from rlhf_ray.rllib.reference import ExpertPPOConfig, ReferencePPOConfig

@@ -17,7 +17,7 @@ from ray.rllib.utils import torch_utils
 from ray.tune.logger import CSVLoggerCallback
 from ray.util.debug import reset_log_once
 
-from rlhf_ray.rllib import env_runner, rllib_internals
+from rlhf_ray.rllib import rllib_internals
 from rlhf_ray.rllib.policy import built, policy_spec
 from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.settings import PPOSettings
@@ -48,7 +48,7 @@ def test_rllib_logs_no_notes_on_its_past_interfaces(caplog: pytest.LogCaptureFix
 
 def test_a_seed_reaches_every_global_generator() -> None:
     def drawn(seed: int) -> tuple[float, ...]:
-        env_runner.seed_process(np.random.SeedSequence(seed))
+        rllib_internals.seed_process(np.random.SeedSequence(seed))
         return random.random(), float(np.random.random()), float(torch.rand(()))
 
     assert drawn(1) == drawn(1)

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from rlhf_ray.data.seeds import generator, number_of, sequence
-from rlhf_ray.rllib import env_runner
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
+from rlhf_ray.rllib import env_runner, rllib_internals
 from rlhf_ray.rllib.choice import reference_config
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
 
 COPIES = 3
@@ -94,7 +93,7 @@ def test_a_run_repeats_its_episodes_and_none_of_another_iteration() -> None:
     assert starts(made(ArrayEnvRunner, 1)) == first
     again: list[list[float]] = []
     for iteration in (4, 8, 4):
-        env_runner.begin_runner(runner, 0, iteration)
+        rllib_internals.begin_runner(runner, 0, iteration)
         again.append(starts(runner))
     assert again[0] == again[2]
     assert not set(first) & set(again[0])
@@ -141,11 +140,11 @@ def test_learners_with_processes_of_their_own_get_streams_of_their_own() -> None
                 drawn.append(float(torch.rand(())))
 
     algorithm: Any = SimpleNamespace(learner_group=Group())
-    env_runner.seed_learners(algorithm, 0)
-    env_runner.seed_learners(algorithm, 1)
-    env_runner.seed_learners(algorithm, 0, 5)
+    rllib_internals.seed_learners(algorithm, 0)
+    rllib_internals.seed_learners(algorithm, 1)
+    rllib_internals.seed_learners(algorithm, 0, 5)
     assert len(set(drawn)) == 9
-    env_runner.seed_learners(algorithm, 0)
+    rllib_internals.seed_learners(algorithm, 0)
     assert drawn[-3:] == drawn[:3]
 
 
@@ -159,12 +158,12 @@ def test_processes_and_draws_of_the_ring_share_no_numbers() -> None:
 def test_no_two_env_runners_iterations_or_uses_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     episodes: list[Any] = []
     processes: list[Any] = []
-    monkeypatch.setattr(env_runner, "begin_episodes", lambda runner, *seeds: episodes.append(seeds))
-    monkeypatch.setattr(env_runner, "seed_process", processes.append)
+    monkeypatch.setattr(rllib_internals, "begin_episodes", lambda runner, *seeds: episodes.append(seeds))
+    monkeypatch.setattr(rllib_internals, "seed_process", processes.append)
 
     def begin(number: int, iteration: int, evaluates: bool, **how: Any) -> Any:
         runner = SimpleNamespace(worker_index=number, config=SimpleNamespace(in_evaluation=evaluates))
-        env_runner.begin_runner(runner, 5, iteration, **how)
+        rllib_internals.begin_runner(runner, 5, iteration, **how)
         return tuple(tuple(seeds.generate_state(4)) for seeds in episodes[-1])
 
     cases = [

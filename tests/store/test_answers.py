@@ -10,8 +10,8 @@ import torch
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Side
+from rlhf_ray.labelling.answers import statistics
 from rlhf_ray.labelling.second_looks import replacing
-from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.comparison_set import ComparisonSet
 from rlhf_ray.runs.folder import RunFolder

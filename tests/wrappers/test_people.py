@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import make_env
 from rlhf_ray.labelling.sessions import Sessions

@@ -1,21 +1,21 @@
-"""The recorder: which steps belong together, however episodes are begun."""
+"""The recorder: which steps belong together, and whether first fragments are too few, by what the pool said of the last."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.wrappers.recorder import Recorder
-from tests.made_up import Walk
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.queries.pool import CutFragments, PoolReport
+from rlhf_ray.wrappers.recorder import GivenFragments, Recorder
+from tests.wrappers.walking import FRAGMENTS
 
 
-def _step(
-    recorder: Recorder, number: int, *, terminated: bool = False, truncated: bool = False, keep: bool = True
-) -> Any:
+def _step(recorder: Recorder, number: int, *, terminated: bool = False, truncated: bool = False) -> Any:
     """A step of a single environment whose observation, action and reward are its number."""
     return recorder.add(
         np.array([[number]]),
@@ -24,7 +24,6 @@ def _step(
         np.array([terminated]),
         np.array([truncated]),
         np.array([[number + 1]]),
-        keep,
     )
 
 
@@ -56,52 +55,52 @@ def test_steps_after_the_end_without_a_reset_are_none() -> None:
     assert [len(t) for t in recorder.take()[0]] == [1]
 
 
-def test_what_is_not_kept_counts_and_is_not_remembered() -> None:
-    recorder = Recorder(1)
-    recorder.begin()
-    for number in range(100):
-        _step(recorder, number, keep=False)
-    assert len(recorder) == 0
-    _, (ended, returns, lengths) = _step(recorder, 100, truncated=True, keep=False)
-    assert (ended.tolist(), returns.tolist(), lengths.tolist()) == ([True], [float(sum(range(101)))], [101])
+SEEN = FRAGMENTS.initial_env_steps
+SENT = CutFragments(0, 0, None, 0, ())
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_with_every_autoreset_mode_each_trajectory_is_a_stretch_of_one_episode(mode: AutoresetMode) -> None:
-    """`Walk` says in its observations which step of which episode it is, so that any mistake shows."""
-    lengths = [(3, 5), (4, 4, 2), (7, 1)]
-    envs = SyncVectorEnv(
-        [lambda of=of: Walk(of, terminates=len(of) == 3) for of in lengths],  # type: ignore[misc]
-        autoreset_mode=mode,
-    )
-    recorder = Recorder(3, mode)
-    before, _ = envs.reset(seed=0)
-    recorder.begin()
-    found: list[Trajectory] = []
-    episodes: list[int] = []
-    for step in range(60):
-        actions = envs.action_space.sample()
-        after, rewards, terminated, truncated, infos = envs.step(actions)
-        ended = terminated | truncated
-        last = after.copy()
-        for i in np.flatnonzero(ended) if mode is AutoresetMode.SAME_STEP else ():
-            last[i] = infos["final_obs"][i]
-        recorder.add(before, actions, rewards, terminated, truncated, last)
-        before = after
-        if mode is AutoresetMode.DISABLED and ended.any():
-            before, _ = envs.reset(options={"reset_mask": ended})
-            recorder.begin(ended)
-        if step % 13 == 12:
-            trajectories, done = recorder.take()
-            found += trajectories
-            episodes += done
-    envs.close()
-    assert len(found) > 30
-    for trajectory in found:
-        steps, episode = trajectory.observations[:, 0], trajectory.observations[:, 1]
-        assert np.array_equal(steps, trajectory.start + np.arange(len(trajectory) + 1))
-        assert len(set(episode)) == 1
-        assert np.allclose(trajectory.rewards, -np.abs(trajectory.observations[1:, 2]))
-    assert any(trajectory.terminated for trajectory in found)
-    assert set(episodes) <= {length for of in lengths for length in of}
-    assert len(episodes) >= 20
+class Executor:
+    """One whose calls end when a test says so."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def ready(self, reference: PoolReport) -> bool:
+        return self.done
+
+    def get(self, reference: PoolReport) -> PoolReport:
+        assert self.done
+        return reference
+
+
+def source(said: PoolReport) -> tuple[GivenFragments, Executor]:
+    executor = Executor()
+    pool = SimpleNamespace(call=lambda method, fragments: said)
+    actors: Any = SimpleNamespace(settings=SimpleNamespace(fragments=FRAGMENTS), executor=executor, pool=pool)
+    return GivenFragments(cast(RingActors, actors), asks=True), executor
+
+
+def test_a_report_that_overtook_the_fragments_is_no_failure() -> None:
+    given, executor = source(PoolReport(fragments=200))
+    assert given.take(SENT, (), wait=False)
+    empty = PoolReport()
+    assert given.check(empty, SEEN) is empty  # on their way
+    executor.done = True
+    assert given.check(empty, SEEN) is empty  # arrived after the report, or lost with the pool since
+
+
+def test_too_few_fragments_are_one_once_they_have_arrived() -> None:
+    given, executor = source(PoolReport(fragments=1, too_short=25, episode_lengths=(4,)))
+    given.take(SENT, (), wait=False)
+    executor.done = True
+    assert given.check(PoolReport(fragments=1), SEEN - 1).fragments == 1
+    with pytest.raises(
+        SettingError, match=r"fragments.length is 5, but 400 .* fewer than two .* \(episode lengths: \[4\]\)"
+    ):
+        given.check(PoolReport(), SEEN)
+
+
+def test_nothing_sent_is_too_few() -> None:
+    given, _ = source(PoolReport())
+    with pytest.raises(SettingError, match="none ended"):
+        given.check(PoolReport(), SEEN)

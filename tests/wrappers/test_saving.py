@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.settings import SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv
 from rlhf_ray.wrappers.session import WINDOW
@@ -118,26 +118,6 @@ def test_preferences_are_collected_without_fitting_and_fitted_to_without_collect
     with make(ask=False) as env, pytest.raises(RuntimeError, match="no reward to wait for"):
         env.wait_for_reward()
     assert len(PreferenceStore(store)) == 30
-
-
-def test_a_first_fit_of_one_step_is_used_at_once_without_a_later_fit_or_checkpoint(
-    in_process: SimpleNamespace, tmp_path: Path
-) -> None:
-    """drlhp loads a checkpoint that does not exist if the first fit ends before the first checkpoint is due."""
-    short = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=1, updates=1)
-    preferences = PreferenceSettings(comparisons=10, initial_comparisons=10, rounds=1)
-    with make(reward_model=short, preferences=preferences) as env:
-        taken = act(env, 2 * WINDOW + 1)
-        assert env.status()["reward_version"] == 1
-        fitted = in_process.rings[0].newest_reward()
-        _, reward, *_, info = taken[-1]
-        assert info["reward_is_learned"]
-        assert reward != info["true_reward"]
-        env.save(tmp_path / "saved")
-    saved = RewardEnsemble.load(tmp_path / "saved" / "reward_model")
-    for name, value in saved.state().items():
-        np.testing.assert_array_equal(value, fitted[name])
-    assert float(saved.reward_std.min()) != 1.0  # normalised, so fitted
 
 
 def test_saving_is_never_left_undone_in_silence(in_process: SimpleNamespace, tmp_path: Path) -> None:

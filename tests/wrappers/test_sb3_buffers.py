@@ -1,7 +1,8 @@
-"""The environment's own reward, about 1,000 at each step, reaches no agent of Stable-Baselines3: only ``info["true_reward"]``."""
+"""Buffers of Stable-Baselines3's agents, whose learned reward changes; the environment's own, about 1,000, reaches none of them."""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +11,21 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RescaleAction, TransformObservation
-from stable_baselines3 import PPO, SAC, HerReplayBuffer
+from stable_baselines3 import DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
-from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.wrappers import HumanPreferencesEnv, relabel_replay_buffer
+from rlhf_ray.wrappers.session import WINDOW
 from tests.generous import LEAST, LENGTH, Generous, largest
+from tests.made_up import Walk
+from tests.wrappers.test_single import Views
 from tests.wrappers.test_vector import make as make_vector
 from tests.wrappers.walking import REWARD_MODEL, make
 
-MEMORY = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
+MEMORY: dict[str, Any] = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
 READS_ENDS = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=20, use_next_state=True)
 
 
@@ -169,3 +173,67 @@ def test_nested_observations_are_relabelled_as_they_were_rewarded(in_process: Si
 
         again = env.relabel(stacked(rows[:-1]), np.zeros((4, 1)), stacked(rows[1:]), np.zeros(4, bool))
         np.testing.assert_allclose(again, rewards, rtol=1e-5)
+
+
+ONE_VERSION = PreferenceSettings(comparisons=10, initial_comparisons=10, rounds=1)
+SMALL: dict[str, Any] = {"learning_starts": 100_000, "device": "cpu", "buffer_size": 2_000}
+
+
+class Pushed(Walk):
+    """With forces up to 3, as an agent scales them to 1."""
+
+    action_space = gym.spaces.Box(-1.0, 3.0, (1,), np.float32)
+
+
+class Large(Views):
+    """With images that Stable-Baselines3's convolutions take."""
+
+    observation_space = gym.spaces.Dict(
+        Views.observation_space.spaces | {"pov": gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)}
+    )
+
+    def _observation(self) -> Any:
+        small = super()._observation()
+        return small | {"pov": np.full((36, 36, 3), small["pov"][0, 0, 0])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "copies"), [("vectors", 2), ("images", 1), ("memory", 1)])
+def test_a_relabelled_buffer_holds_what_the_newest_version_says(
+    in_process: SimpleNamespace, caplog: pytest.LogCaptureFixture, kind: str, copies: int
+) -> None:
+    """Steps that were rewarded by that version keep their rewards, so that observations and actions are taken as they were."""
+    images: dict[str, Any] = {"observation_transform": lambda observation: observation["pov"]}
+    given = images if kind == "images" else {}
+    inner = [Large() if kind == "images" else Pushed((20,), numbered=False) for _ in range(copies)]
+    caplog.set_level(logging.WARNING, "rlhf_ray")
+    with make(inner[0], preferences=ONE_VERSION, **given) as env:
+        vector = DummyVecEnv([lambda: env, *(lambda of=of: env.share(of) for of in inner[1:])])  # type: ignore[misc]
+        if kind == "images":
+            agent: Any = DQN("MultiInputPolicy", vector, **SMALL)
+        else:
+            agent = SAC("MlpPolicy", vector, **SMALL, **(MEMORY if kind == "memory" else {}))
+        with pytest.raises(RuntimeError, match="no learned reward yet"):
+            env.relabel(
+                inner[0].observation_space.sample(), np.zeros(1), inner[0].observation_space.sample(), np.zeros(1)
+            )
+        agent.learn(2 * WINDOW + 200)
+        before = agent.replay_buffer.rewards[: agent.replay_buffer.pos].copy()
+        unlearned = env.status()["unlearned_steps"]
+        assert unlearned == (before == 0.0).sum() >= WINDOW
+        assert relabel_replay_buffer(agent, env) == before.size
+        after = agent.replay_buffer.rewards[: agent.replay_buffer.pos]
+        learned = before != 0.0
+        assert learned.sum() > 100
+        assert np.allclose(after[learned], before[learned], atol=1e-5)
+        assert (after[~learned] != 0.0).mean() > 0.99
+    first, last = (record.message for record in caplog.records if "0.0" in record.message)
+    assert "relabel_replay_buffer(agent, env)" in first
+    assert f"{unlearned} steps had reward 0.0" in last
+
+
+def test_a_buffer_of_other_observations_is_refused(in_process: SimpleNamespace) -> None:
+    with make() as env:
+        agent = SAC("MlpPolicy", VecFrameStack(DummyVecEnv([lambda: env]), 2), **SMALL)
+        with pytest.raises(ValueError, match=r"shape \(6,\), but the environment returns \(3,\)"):
+            relabel_replay_buffer(agent, env)

@@ -11,16 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import ray
 
 from rlhf_ray.actors.executor import LocalExecutor
-from rlhf_ray.settings import PreferenceSettings, SettingError
+from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers.session import WINDOW
-from tests.made_up import Walk
-from tests.wrappers.test_vector import make as make_vector
 from tests.wrappers.walking import act, make
 
 
@@ -35,7 +32,7 @@ def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_file(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make(folder=tmp_path) as env:
         _until(lambda: env.status()["reward_version"] >= 1, env)
@@ -51,45 +48,13 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
         assert before["reward_version"] >= 2
         expected = [reward for _, reward, *_ in act(env, 5, seed=3)]
     assert ray.is_initialized()  # it was here before
-    request.getfixturevalue("direct")  # what was saved is the same, and further processes would take seconds to start
+    # What was saved is the same, and further processes would take seconds to start.
+    monkeypatch.setattr("rlhf_ray.wrappers.learning.RayExecutor", lambda name: LocalExecutor())
     with make() as env:
         env.load(tmp_path / "saved")
         assert [reward for _, reward, *_ in act(env, 5, seed=3)] == expected
         assert env.status()["comparisons"] == before["comparisons"] == 30
     assert len(PreferenceStore(tmp_path / "saved" / "preferences")) == 30
-
-
-@pytest.fixture
-def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ring's actors are plain objects."""
-    monkeypatch.setattr("rlhf_ray.wrappers.learning.RayExecutor", lambda name: LocalExecutor())
-
-
-@pytest.mark.usefixtures("direct")
-def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where_told() -> None:
-    copies = gym.vector.SyncVectorEnv([lambda: Walk((20,), numbered=False)] * 4)
-    many = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, minimum_comparisons=20)
-    with make_vector(None, copies, total_env_steps=4_000, wait=True, preferences=many) as envs:  # type: ignore[arg-type]
-        envs.reset(seed=0)
-        *_, infos = envs.step(envs.action_space.sample())
-        assert infos["reward_is_learned"].all()
-        assert envs.status()["comparisons"] >= 20
-    with make(fit=False) as env:
-        _until(lambda: env.status()["comparisons"] >= 10, env)
-        assert env.status()["reward_version"] == 0
-
-
-@pytest.mark.usefixtures("direct")
-def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() -> None:
-    with (
-        make(Walk((20, 7), terminates=True)) as env,
-        pytest.raises(SettingError, match="allow_variable_horizon is False"),
-    ):
-        _until(lambda: False, env)
-    with make(Walk((4,))) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
-        _until(lambda: False, env)
-    with make(Walk((4,)), wait=True) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
-        env.reset()
 
 
 @pytest.mark.soak

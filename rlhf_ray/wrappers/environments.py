@@ -1,4 +1,4 @@
-"""HumanPreferencesEnv: an environment with a reward learned from preferences, for any reinforcement-learning library."""
+"""Environments with a reward learned from preferences, for any reinforcement-learning library: single ones and vectors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector import VectorWrapper
 
-from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.envs.checked import CheckedEnv
-from rlhf_ray.labelling.camera import Camera, camera_for
+from rlhf_ray.labelling.camera import Camera
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.session import RewardSession, Transform, Wait
 from rlhf_ray.wrappers.wrapper import PreferenceWrapper
@@ -100,6 +99,8 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         SettingError: a setting does not match the others or the environment.
     """
 
+    together = False
+
     def share(self, env: gym.Env[Any, Any]) -> HumanPreferencesEnv:
         """Wrap ``env``, another environment of the same kind, with the same reward and actors.
 
@@ -148,41 +149,8 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
             )
         return self.env.get_wrapper_attr("compute_reward")(*arguments)
 
-    def _recorder_for(self, env: Any) -> Recorder:
-        return Recorder(1)
-
-    def _checked(self, env: Any, name: str) -> Any:
-        return CheckedEnv(env, name)
-
-    def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        return env.observation_space, env.action_space
-
-    def _transformed(self, env: Any, transform: Transform) -> Array:
-        return np.asarray(transform(env.observation_space.sample()))
-
-    def _check_shown(self, env: Any, viewer: str) -> None:
-        camera_for(f"{viewer}, but ", env, pixelated=False)
-
-    def _rows(self, values: Array) -> Array:
-        return values[None]
-
-    def _see_all(self, observations: Any) -> Array:
-        if self._transform is None:
-            seen: Array = self._see(observations)[0]
-            return seen
-        space = batch_space(self.env.observation_space)
-        return np.concatenate([self._see(row) for row in iterate(space, observations)])
-
-    def _after(self, infos: dict[str, Any], ended: BoolArray) -> Array:
-        return self._last
-
-    def _restarted(self, options: dict[str, Any]) -> BoolArray:
-        return np.ones(1, bool)
-
-    def _restart(self, which: BoolArray) -> dict[str, Any] | None:
-        return None
-
-    def _begin_films(self) -> None:
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        begun = super()._reset(**arguments)
         if self._session.films:
             if self._camera is None:
                 self._camera = Camera(self.env, pixelated=False)
@@ -190,6 +158,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
             self._camera.begin()
         self._first_drawn = int(self._drawing.integers(self._drawn_every - self._session.fragments.length))
         self._frame = self._draw()
+        return begun
 
     def _filmed(self) -> tuple[Array | None, Array | None]:
         before, self._frame = self._frame, self._draw(1)
@@ -218,3 +187,40 @@ def _of_one(infos: dict[str, Any]) -> dict[str, Any]:
         for name, values in infos.items()
         if not name.startswith("_")
     }
+
+
+class HumanPreferencesVectorEnv(PreferenceWrapper, VectorWrapper):
+    """Replaces the rewards of a `gymnasium.vector` environment with learned ones.
+
+    Arguments, methods and behaviour are those of `HumanPreferencesEnv`, with these differences::
+
+        envs = HumanPreferencesVectorEnv(gym.make_vec("Pendulum-v1", num_envs=8), total_env_steps=100_000, wait=True)
+
+    - ``observation_transform`` gets the environment's batch of observations: the same ``lambda observation:
+      observation["pov"]`` selects the batch of images.
+    - ``infos["true_reward"]`` and ``infos["reward_is_learned"]`` are arrays ``[num_envs]`` with the masks
+      ``infos["_true_reward"]`` and ``infos["_reward_is_learned"]``. When episodes end, ``infos["episode"]`` has the arrays
+      ``r`` (true returns), ``l`` and ``t``, and ``infos["_episode"]`` is the mask of ended episodes, like
+      `gymnasium.wrappers.vector.RecordEpisodeStatistics`.
+    - All autoreset modes work: `AutoresetMode.NEXT_STEP` (the step that resets has reward 0.0, does not count, and its mask is
+      False), ``SAME_STEP`` (the last observations must be in ``infos["final_obs"]``, as in gymnasium's environments) and
+      ``DISABLED``. Fragments never cross the end of an episode.
+
+    Args:
+        env: the vector environment, with ``metadata["autoreset_mode"]``.
+        total_env_steps: environment steps, summed over all ``num_envs`` environments.
+        fragments, preferences, reward_model, folder, observation_transform, ask, fit, wait, seed: see `HumanPreferencesEnv`.
+        labelling: see `HumanPreferencesEnv`; people see observations that are images.
+
+    Raises:
+        SettingError: a setting does not match the others or the environment.
+    """
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environments; returns the learned rewards (see the class).
+
+        Raises:
+            Exception: an actor failed permanently.
+        """
+        observations, rewards, terminated, truncated, infos, news = self._step(actions)
+        return observations, rewards, np.asarray(terminated), np.asarray(truncated), infos | news
