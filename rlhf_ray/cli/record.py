@@ -130,7 +130,7 @@ def _record_inside(command: Record) -> None:
 
     from rlhf_ray.agents.recorded import InsidePlan
     from rlhf_ray.runs.policies import named_agent
-    from rlhf_ray.runs.record_inside import levels_of, record_inside_with
+    from rlhf_ray.runs.record import levels_of, record_inside_with
 
     torch.set_num_threads(1)
     acting = command.shares or {"greedy": 1.0}

@@ -159,7 +159,7 @@ def _kept(resumed: RunFolder) -> Train:
 
 def _extend(folder: RunFolder, now: Experiment) -> None:
     """Give a run its new totals, if it has any, and print what happens."""
-    from rlhf_ray.runs.extension import extended
+    from rlhf_ray.runs.new_run import extended
 
     if _totals(now) == _totals(folder.experiment()):
         return

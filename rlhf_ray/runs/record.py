@@ -1,10 +1,10 @@
-"""Record episodes of a mixture of policies: into a recording, or into one file of demonstrations."""
+"""Record episodes of a mixture of policies, or an agent's internals, in this process or over Ray actors: the same bytes."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +13,27 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.actors.episode_player import EpisodePlayer
+from rlhf_ray.actors.episode_player import EpisodePlayer, InsidePlayer
 from rlhf_ray.actors.executor import Actor, Executor, LocalExecutor
 from rlhf_ray.actors.ray_executor import players
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
+from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.transitions import GAMMA, RecordedEpisode
 from rlhf_ray.envs import EnvCreator, check_spaces
+from rlhf_ray.envs.batches import BatchCreator
 from rlhf_ray.settings.checks import Count, Share, check_values
 
 POLICIES = ("policy", "expert", "random", "epsilon")
 
 AHEAD = 2
-"""Episodes that each actor has to play next, so that it never waits."""
+"""Episodes, or blocks of them, that each actor has to play next, so that it never waits."""
 
 Watch = Callable[[Counter[str], Counter[str], float, float | None], None]
 """Called after each episode with the steps and episodes of each policy so far, the mean true return of the new episodes, and the
@@ -252,3 +256,61 @@ def _played(
         steps[policy] += len(episode.trajectory)
         episodes[policy] += 1
         yield episode
+
+
+def levels_of(seed: int, episodes: int) -> list[int]:
+    """Return the seeds of ``episodes`` different levels.
+
+    Raises:
+        SettingError: ``episodes`` is below 1.
+    """
+    if episodes < 1:
+        raise SettingError(f"episodes is {episodes}; it must be 1 or more.")
+    return [int(level) for level in generator(seed, "recordings").choice(2**31 - 1, size=episodes, replace=False)]
+
+
+def record_inside_with(
+    plan: InsidePlan,
+    agent: Agent,
+    folder: Path,
+    *,
+    actors: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Recording:
+    """Record the episodes of ``plan``; an interrupted recording is continued.
+
+    Args:
+        plan: what to record.
+        agent: the agent.
+        folder: the recording's.
+        actors: number of Ray actors that play, one CPU each; with 0 or 1, this process does, without Ray.
+        watch: called after each episode with those recorded so far and in total.
+
+    Raises:
+        SettingError: ``folder`` holds something else.
+    """
+    make = BatchCreator(plan.environment)
+
+    def alone(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if blocks:
+            player = InsidePlayer(plan, agent, make)
+            try:
+                yield from map(player.play, blocks)
+            finally:
+                player.close()
+
+    def together(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if not blocks:
+            return
+        with players(InsidePlayer, min(actors, len(blocks)), plan, agent, make) as (ray, playing):
+
+            def play(number: int) -> Any:
+                return playing[number % len(playing)].call(InsidePlayer.play, blocks[number])
+
+            ahead = deque(map(play, range(min(AHEAD * actors, len(blocks)))))
+            for following in range(len(ahead), len(blocks) + len(ahead)):
+                yield ray.get(ahead.popleft())
+                if following < len(blocks):
+                    ahead.append(play(following))
+
+    return write_blocks(plan, agent, folder, together if actors > 1 else alone, watch)

@@ -79,15 +79,10 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
 
 
 def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points: Sequence[dict[str, Any]] = ()) -> Any:
-    """Build the searcher.
+    """Build the searcher named ``search``, for ``concurrent`` trials at a time at most; 0 for no limit.
 
-    Args:
-        search: its name.
-        seed: seeds its draws.
-        concurrent: maximum number of concurrent trials; 0 for no limit.
-        repeat: number of trials for each draw of settings, numbered from 0 in their configs. A searcher that uses
-            results sees their mean. For ``random``, a grid of seeds in the search space repeats them.
-        points: for ``random``, settings of the first draws (`rlhf_ray.sweeps.space.points`).
+    Each draw of settings has ``repeat`` trials, numbered from 0 in their configs, and a searcher that uses results sees their mean;
+    for ``random``, a grid of seeds in the search space repeats them, and ``points`` are the settings of the first draws.
     """
     if search == "random":
         # The same draw for all values of a grid, such as the seeds.
@@ -110,12 +105,9 @@ def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points
 
 
 def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialScheduler:
-    """Build the scheduler.
+    """Build the scheduler of trials of so many steps.
 
-    Args:
-        schedule: its name.
-        space: the search space. PBT and PB2 change those of its settings that may change during a trial; the others are copied.
-        total_env_steps: step budget of a trial.
+    PBT and PB2 change those settings of the search space that may change during a trial; the others are copied.
     """
     if schedule == "none":
         return FIFOScheduler()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,15 +15,18 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
+from rlhf_ray.actors.asynchronous import AsynchronousRing
+from rlhf_ray.cli import main
 from rlhf_ray.cli.train import _callbacks
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import CallbackError, SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
+from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, Pausing, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import FragmentSettings, PPOSettings, PreferenceSettings
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings
+from tests.actors.rings import at, ring_in
 from tests.whole_runs import small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,3 +201,48 @@ def test_each_callback_hears_what_is_told_in_order_and_the_end_backwards_if_it_b
         getattr(both, hook)("what")
         assert told == [(each, hook, "what") for each in ((one, other) if hook != "on_end" else (other, one))]
         told.clear()
+
+
+PREFERENCES = PreferenceSettings(schedule="constant", comparisons=20, initial_comparisons=6, rounds=4)
+
+
+def _settle(ring: Any) -> None:
+    if isinstance(ring, AsynchronousRing):
+        ring.settle()
+        deadline = time.monotonic() + 30
+        while ring.source.waiting() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_nothing_is_asked_during_a_pause_and_the_labels_are_made_up_for_after_it(
+    tmp_path: Path, mode: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    preferences = dataclasses.replace(PREFERENCES, mode=mode)
+    with ring_in(tmp_path, preferences) as ring:
+        pausing, algorithm = Pausing(), SimpleNamespace(ring=ring)
+        main(["pause", str(folder.path)])
+        assert "collects no comparisons from the next iteration on" in capsys.readouterr().out
+        pausing.on_start(SimpleNamespace(folder=folder, algorithm=algorithm))  # type: ignore[arg-type]
+        ring.begin(200)  # the first labels are collected all the same
+        _settle(ring)
+        assert (ring.answered, ring.env_steps) == (6, 200)
+        for progress in (0.25, 0.5):
+            pausing.on_metrics({})
+            ring.advance(at(progress, 400))
+            _settle(ring)
+            assert (ring.answered, ring.env_steps) == (6, 200)  # no exploration either
+        main(["pause", str(folder.path), "--end"])
+        pausing.on_metrics({})
+        for progress, labels in ((0.75, 16), (1.0, 20)):
+            ring.advance(at(progress, 800))
+            _settle(ring)
+            assert ring.answered == labels
+        assert (ring.answered, ring.env_steps) == (20, 320)
+
+
+def test_only_a_run_can_be_paused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pause", str(tmp_path)])
+    assert "is not a run folder" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.runs.extension import extended
 from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.new_run import extended
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
@@ -39,7 +39,7 @@ def run_of(path: Path, experiment: Experiment, done: int, answers: int = 0, *, c
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the newest checkpoint for a whole one."""
-    monkeypatch.setattr("rlhf_ray.runs.extension.last_checkpoint", lambda folder: max(folder.iterdir()))
+    monkeypatch.setattr("rlhf_ray.runs.new_run.last_checkpoint", lambda folder: max(folder.iterdir()))
 
 
 @pytest.mark.usefixtures("whole")
