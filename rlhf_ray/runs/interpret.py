@@ -1,4 +1,4 @@
-"""Steps for reports on rewards: of a run's policy and random actions, of its labelled clips, or of a recording; and their checks."""
+"""Steps for reports on rewards: of a run's policy and random actions, of its labelled clips, or of a recording; and checks."""
 
 from __future__ import annotations
 

@@ -106,14 +106,15 @@ class _Clips:
         env = config.make_env(film=True)
         self.fps = tried_fps("", env)
         self.collector: RolloutCollector | None = None
-        self.policy: Any = None
+        self.maker: Callable[[], Any] | None = None
         self.version = RANDOM_POLICY
         path = Path(source)
         if path.is_file() or minari_data(path) is not None or (path / "store.json").exists():
             self._take_recorded(path)
             return
         if (path / "config.json").exists():
-            self.policy, self.version = newest_policy(RunFolder(path))
+            policy, self.version = newest_policy(RunFolder(path))
+            self.maker = lambda: policy
         self.collector = RolloutCollector(env, self.settings, seed)
 
     def propose(self, count: int, number: int) -> tuple[Pairs, list[Film]] | None:
@@ -131,7 +132,7 @@ class _Clips:
             return
         if self.images:
             steps = max(wanted, MORE_FRAGMENTS) * self.settings.length
-            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)[1]
+            clips = self.collector.collect(steps, 1, number + 1, self.version, self.maker, most=2 * wanted)[1]
         else:
             clips = self._film(number + 1, wanted)[0]
         self.pool.add(dataclasses.replace(clips, source=number))
@@ -144,13 +145,10 @@ class _Clips:
         assert self.collector is not None
         steps = max(self.settings.filmed_env_steps, clips * (self.settings.length + 1))
         _, made, films, shown = self.collector.film(
-            steps, clips, number, 0, self.version, self._maker(), episode=number == 0
+            steps, clips, number, 0, self.version, self.maker, episode=number == 0
         )
         self.films += films
         return made, shown
-
-    def _maker(self) -> Callable[[], Any] | None:
-        return None if self.policy is None else lambda: self.policy
 
     def _take_recorded(self, path: Path) -> None:
         if not self.images:
@@ -159,20 +157,16 @@ class _Clips:
                 "(rlhf-ray label RUN …), which are rendered."
             )
         fragments: Fragments | None
-        if not (path / "store.json").exists():
-            demonstrations = load_demonstrations(path).checked(*self.spaces, str(path))
-            of = self.settings
-            fragments = cut_fragments(
-                demonstrations.trajectories(),
-                length=of.length,
-                count=of.pool,
-                start_share=of.start_share,
-                policy_version=RANDOM_POLICY,
-                rng=np.random.default_rng(self.seed),
-            )
-        else:
+        if (path / "store.json").exists():
             kept = PreferenceStore(path, create=False)
             fragments = kept.fragments(sorted({name for pair in kept.pairs() for name in pair}))[1]
+        else:
+            of, rng = self.settings, np.random.default_rng(self.seed)
+            whole = load_demonstrations(path).checked(*self.spaces, str(path)).trajectories()
+            share = of.start_share
+            fragments = cut_fragments(
+                whole, length=of.length, count=of.pool, start_share=share, policy_version=RANDOM_POLICY, rng=rng
+            )
         if fragments is None or len(fragments) < 2:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."

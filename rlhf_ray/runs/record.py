@@ -128,23 +128,17 @@ class RecordingPlan:
         return steps >= self.env_steps if self.env_steps is not None else episodes >= (self.episodes or 0)
 
 
-def _is_held(space: gym.Space[Any]) -> bool:
-    if isinstance(space, gym.spaces.Box):
-        return bool(space.shape) and all(space.shape)
-    return isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-
-
-def check_recordable(observation_space: gym.Space[Any], action_space: gym.Space[Any], environment: str) -> None:
-    """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays.
-
-    Raises:
-        SettingError: it can't; the message is that of train.
-    """
-    if _is_held(observation_space) and _is_held(action_space):
+def _check_recordable(spaces: tuple[gym.Space[Any], gym.Space[Any]], environment: str) -> None:
+    """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays."""
+    numbers = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+    boxes = [space for space in spaces if isinstance(space, gym.spaces.Box)]
+    if all(space.shape and all(space.shape) for space in boxes) and all(
+        isinstance(space, numbers | gym.spaces.Box) for space in spaces
+    ):
         return
     try:
-        check_spaces(observation_space, action_space, environment)
-    except ValueError as error:
+        check_spaces(*spaces, environment)
+    except ValueError as error:  # the message is that of train
         raise SettingError(str(error)) from error
 
 
@@ -168,9 +162,9 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
     warn_of_carried_state(plan.environment)
     env = make_env()
     try:
-        check_recordable(env.observation_space, env.action_space, plan.environment)
-        about = plan.about(env)
         spaces, endless = (env.observation_space, env.action_space), isinstance(env, LastResort)
+        _check_recordable(spaces, plan.environment)
+        about = plan.about(env)
     finally:
         env.close()  # type: ignore[no-untyped-call]
     steps: Counter[str] = Counter()
@@ -259,13 +253,7 @@ def _played(
 
 
 def levels_of(seed: int, episodes: int) -> list[int]:
-    """Return the seeds of ``episodes`` different levels.
-
-    Raises:
-        SettingError: ``episodes`` is below 1.
-    """
-    if episodes < 1:
-        raise SettingError(f"episodes is {episodes}; it must be 1 or more.")
+    """Return the seeds of ``episodes`` different levels."""
     return [int(level) for level in generator(seed, "recordings").choice(2**31 - 1, size=episodes, replace=False)]
 
 
@@ -277,14 +265,9 @@ def record_inside_with(
     actors: int = 0,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Recording:
-    """Record the episodes of ``plan``; an interrupted recording is continued.
+    """Record the episodes of ``plan``; an interrupted recording is continued. ``watch`` is told how many are recorded, of how many.
 
-    Args:
-        plan: what to record.
-        agent: the agent.
-        folder: the recording's.
-        actors: number of Ray actors that play, one CPU each; with 0 or 1, this process does, without Ray.
-        watch: called after each episode with those recorded so far and in total.
+    ``actors``: number of Ray actors that play, one CPU each; with 0 or 1, this process does, without Ray.
 
     Raises:
         SettingError: ``folder`` holds something else.
