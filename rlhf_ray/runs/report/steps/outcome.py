@@ -26,19 +26,14 @@ def section(run: Run) -> Section:
     checks = [*(checks_of(run.result) or [_not_evaluated(run)]), *_of_labels(run)]
     if (alarms := open_alarms(run)) is not None:
         remedy = f"{', '.join(alarms).replace('_', ' ')}: see Health."
-        checks.append(Check.of("alarms on at the end", not alarms, MeanEstimate(len(alarms), None, None), "0", remedy))
-    of_agents = {agent: [run.agent(agent, name) for name in _OF_AGENT] for agent in AGENTS}
-    values = {
-        "state": state(run),
-        "true_returns": of_agents,
-        "share_of_the_way": share_of_the_way(run.result),
-        **{name.replace(" ", "_"): value for name, value, _ in _amounts(run)},
-    }
-    amounts = [(name, value, of) for name, value, of in _amounts(run) if value is not None]
+        checks.append(Check.of("alarms on at the end", not alarms, len(alarms), "0", remedy))
+    of_agents, amounts = {agent: [run.agent(agent, name) for name in _OF_AGENT] for agent in AGENTS}, _amounts(run)
+    values = {"state": state(run), "true_returns": of_agents, "share_of_the_way": share_of_the_way(run.result)}
+    values |= {name.replace(" ", "_"): value for name, value, _ in amounts}
     columns = ["agent", "true return", "± std", "episodes", "success rate"]
     tables = [
         Table(columns, list(_returns(of_agents)), "True return of the deterministic policy"),
-        Table(["", "value", "of"], amounts, "Amounts"),
+        Table(["", "value", "of"], [amount for amount in amounts if amount[1] is not None], "Amounts"),
     ]
     return Section("outcome", "Outcome", checks, tables=tables, values=values)
 
