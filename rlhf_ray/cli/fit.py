@@ -22,7 +22,7 @@ from rlhf_ray.data.metrics import plain, share_of
 from rlhf_ray.measure.held_out import below_chance
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save
-from rlhf_ray.settings import Experiment, RewardModelSettings
+from rlhf_ray.settings import RewardModelSettings
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble

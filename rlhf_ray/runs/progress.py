@@ -67,9 +67,10 @@ class Counting:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def show(self, done: int, note: str = "", *, line: bool = True) -> None:
-        """Show how much is done; ``line``: also without a terminal."""
-        self._bar.update(self._task, completed=min(done, self._total), note=note)
+    def show(self, done: int, note: str = "", *, of: int | None = None, line: bool = True) -> None:
+        """Show how much is done, ``of`` how much if that has changed; ``line``: also without a terminal."""
+        self._total = of or self._total
+        self._bar.update(self._task, completed=min(done, self._total), total=self._total, note=note)
         if line and not self.console.is_terminal and time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
             self.say(f"{self._what} {done}/{self._total} {note}")
