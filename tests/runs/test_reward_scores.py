@@ -147,7 +147,7 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     found = scores_of_run(folder)
     assert found is not None
     assert found[1] is not None
-    row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9}
+    row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9, "epic_distance": 0.4}
     folder.metrics.write_text(json.dumps(row) + "\n")
     sections = {section.name: section for section in run_here(read_run(folder), STEPS)}
     held_out, truth = sections["scores"].tables
@@ -155,7 +155,7 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     assert {"all", "annotator ada", "annotator ben"} == set(rows)
     assert rows["all"].startswith(str(found[1].overall.answers))
     assert len(truth.rows) == 4
-    assert [picture.name for picture in sections["learning"].pictures] == ["drift", "reliability"]
+    assert [picture.name for picture in sections["learning"].pictures] == ["drift", "distances", "reliability"]
 
 
 def test_while_a_run_trains_again_its_newest_checkpoint_has_the_newest_reward(
