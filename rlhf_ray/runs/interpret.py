@@ -12,7 +12,7 @@ import numpy as np
 from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Fragments, Trajectory
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
 from rlhf_ray.data.recordings import load_transitions, recorded_in
@@ -187,13 +187,6 @@ def load_steps(path: Path | str, most: int | None = None) -> Transitions:
 
 def transitions_of(fragments: Fragments) -> Transitions:
     """Convert fragments to steps. Each different fragment becomes one episode; ``policy_version`` is among the columns."""
-    names = fragments.ids()
-    first = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
+    first = sorted({name: i for i, name in reversed(list(enumerate(fragments.ids())))}.values())
     of = fragments[np.array(first)]
-    trajectories = [
-        Trajectory(of.observations[i], of.actions[i], of.rewards[i], bool(of.terminated[i]), int(of.starts[i]))
-        for i in range(len(of))
-    ]
-    return Transitions.of_trajectories(trajectories).with_(
-        columns={"policy_version": np.repeat(of.policy_versions, of.length)}
-    )
+    return Transitions.of_fragments(of).with_(columns={"policy_version": np.repeat(of.policy_versions, of.length)})
