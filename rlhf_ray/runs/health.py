@@ -78,12 +78,7 @@ class Alarms(Callback):
 
 
 class Health:
-    """Watches a run's metrics.
-
-    Args:
-        action_space: the environment's action space, to interpret the policy's entropy.
-        limited: whether the environment has a time limit. Without one, episodes may never end.
-    """
+    """Watches the metrics of a run; ``limited``: whether its environment has a time limit."""
 
     def __init__(self, action_space: gym.Space[Any], *, limited: bool = True):
         self._action_space, self._limited = action_space, limited

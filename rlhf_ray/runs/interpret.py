@@ -111,10 +111,7 @@ def check_reported(reward: RewardFunction) -> None:
 def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) -> Transitions:
     """Check that steps are of the environment that the reward is for, and that it is a function of them.
 
-    Args:
-        reward: the reward.
-        data: the steps.
-        where: the file or folder that they come from; the name of the environment, for new steps of a run.
+    ``where``: the file or folder that they come from; the name of the environment, for new steps of a run.
 
     Returns:
         The steps, with observations of the type of the reward's space, and actions of the shape of its space.
@@ -161,11 +158,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def load_steps(path: Path | str, most: int | None = None) -> Transitions:
-    """Load steps from a run folder's labelled clips, or from what `load_transitions` accepts.
-
-    Args:
-        path: the folder or file.
-        most: maximum number of steps, taken from the start; None for all.
+    """Load the first ``most`` steps (None: all) from a run folder's labelled clips, or from what `load_transitions` accepts.
 
     Raises:
         SettingError: there are no steps.

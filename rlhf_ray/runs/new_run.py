@@ -153,11 +153,6 @@ def extended(
     there. Labels that such a run would have asked for by now are due first, the others are spread over the rest as the label
     schedule says; labelling rounds and a falling learning rate continue at this share, too.
 
-    Args:
-        folder: the run's folder.
-        total_env_steps: environment steps in total; by default as before.
-        comparisons: comparisons in total; by default as before.
-
     Returns:
         The run's new settings, and what happens, in sentences.
 
@@ -180,7 +175,7 @@ def extended(
     answered = len(PreferenceStore(folder.preferences)) if (folder.preferences / "store.json").exists() else 0
     learned = before.preferences.comparisons > 0 and not folder.about()["options"].get("true_reward")
     if labels != before.preferences.comparisons:
-        why = None
+        why = ""
         if not learned or not labels:
             why = "but a run keeps whether its reward is learned, fixed or the true one: start a new run."
         elif labels < answered:
@@ -190,7 +185,7 @@ def extended(
                 f"but the run in {folder.path} has used up total_env_steps={steps}, and comparisons are asked for during the "
                 "training: raise total_env_steps, too."
             )
-        if why is not None:
+        if why:
             raise SettingError(f"preferences.comparisons is {labels}, {why}")
     folder.extend(experiment)
     said = [f"{folder.path} goes on from {done} to {steps} environment steps"]
@@ -201,7 +196,6 @@ def extended(
         )
     elif learned:
         said.append(
-            f"all {labels} comparisons are there, so the reward stays as it is; more can be asked with "
-            "--preferences.comparisons"
+            f"all {labels} comparisons are there, so the reward stays as it is; --preferences.comparisons asks more"
         )
     return experiment, said

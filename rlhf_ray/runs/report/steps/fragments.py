@@ -133,17 +133,9 @@ def show_pairs(
     first: int = 1,
     errors: Sequence[float] | None = None,
 ) -> tuple[list[ShownPair], list[Picture]]:
-    """Prepare some of the comparisons for a page.
+    """Prepare the comparisons at the positions ``chosen`` for a page: what is known of them, and a picture or film of each.
 
-    Args:
-        comparisons: the comparisons.
-        reward: the reward model, if there is one.
-        chosen: positions of those to show.
-        first: number of the comparison at position 0.
-        errors: how likely each answer is wrong, if known.
-
-    Returns:
-        What is known of them, and of each a picture: a film if the observations are images.
+    ``first``: number of the comparison at position 0. ``errors``: how likely each answer is wrong, if known.
     """
     shown = comparisons[chosen]
     sides = (shown.pairs.left, shown.pairs.right)
@@ -155,14 +147,14 @@ def show_pairs(
         versions = [int(side.policy_versions[i]) for side in sides]
         left, right = (None if version == RANDOM_POLICY else version for version in versions)
         pair = ShownPair(
-            first + int(position),
-            shown.annotators[i],
-            float(shown.preferences[i]),
-            (float(returns[0][i]), float(returns[1][i])),
-            (float(learned[0][i]), float(learned[1][i])),
-            bool(against[i]),
-            (left, right),
-            (int(sides[0].starts[i]), int(sides[1].starts[i])),
+            number=first + int(position),
+            annotator=shown.annotators[i],
+            preference=float(shown.preferences[i]),
+            true_returns=(float(returns[0][i]), float(returns[1][i])),
+            learned_returns=(float(learned[0][i]), float(learned[1][i])),
+            against_true_return=bool(against[i]),
+            policies=(left, right),
+            starts=(int(sides[0].starts[i]), int(sides[1].starts[i])),
         )
         image, hidden = _draw(sides[0][i : i + 1], sides[1][i : i + 1])
         wrong = "" if errors is None else f"; wrong with a probability of {100 * errors[i]:.0f} %"
