@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -21,11 +22,10 @@ folder = sys.argv[1]  # setuptools changes what it stands for
 build_meta.build_sdist(folder)
 build_meta.build_wheel(folder)
 """
-SMALLEST = [
-    *("--total-env-steps", "1000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "20"),
-    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "0", "--ppo.num-envs", "2"),
-    *("--evaluation-episodes", "1", "--run-dir", "run"),
-]
+SMALLEST = shlex.split(
+    """--total-env-steps 1000 --fragments.initial-env-steps 400 --preferences.comparisons 20
+    --preferences.initial-comparisons 20 --preferences.rounds 0 --ppo.num-envs 2 --evaluation-episodes 1 --run-dir run"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     kept = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if kept.returncode:
         pytest.skip("not in a git checkout")
-    subprocess.run(
-        ["tar", "-cf", str(folder / "kept.tar"), "--null", "-T", "-"],
-        cwd=ROOT,
-        input=kept.stdout,
-        text=True,
-        check=True,
-    )
+    words = ["tar", "-cf", str(folder / "kept.tar"), "--null", "-T", "-"]
+    subprocess.run(words, cwd=ROOT, input=kept.stdout, text=True, check=True)
     copy = folder / "copy"
     with tarfile.open(folder / "kept.tar") as kept_files:
         kept_files.extractall(copy, filter="fully_trusted")
@@ -68,9 +63,7 @@ def test_the_wheel_claims_one_name_and_holds_every_module(built: tuple[Path, Pat
     assert kept <= files
     assert {"rlhf_ray/actors/ring.py", "rlhf_ray/tune_configs/pendulum.py"} <= files
     assert {
-        "rlhf_ray/py.typed",
-        "rlhf_ray/labelling/static/index.html",
-        "rlhf_ray/labelling/languages/de.json",
+        f"rlhf_ray/{name}" for name in ("py.typed", "labelling/static/index.html", "labelling/languages/de.json")
     } <= files
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
