@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +26,7 @@ from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings
 from tests.actors.rings import at, ring_in
+from tests.made_up import wait_for
 from tests.whole_runs import small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,12 @@ def test_a_metric_that_cannot_be_written_is_told_of_who_added_it() -> None:
 
 
 class Failing(Callback):
-    def on_metrics(self, metrics: dict[str, Any]) -> None:
+    """Raises in one hook."""
+
+    def __init__(self, hook: str):
+        setattr(self, hook, self._fail)
+
+    def _fail(self, *_: Any) -> None:
         raise KeyError("no such thing")
 
 
@@ -90,7 +95,7 @@ class Failing(Callback):
 def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
     folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
     with pytest.raises(CallbackError, match=r"test_callbacks:Failing\.on_metrics raised KeyError.*--resume") as error:
-        train(folder, TINY, callbacks=[Failing(), heard])
+        train(folder, TINY, callbacks=[Failing("on_metrics"), heard])
     assert isinstance(error.value.__cause__, KeyError)
     assert "\n" not in str(error.value)
     seen = [each[1:] for each in heard.log]
@@ -111,25 +116,15 @@ def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_pa
     assert folder.report.exists()
 
 
-class FailingAtOnce(Callback):
-    def on_start(self, run: TrainingRun) -> None:
-        raise KeyError("no such thing")
-
-
-class FailingAtAStage(Callback):
-    def on_stage(self, stage: str) -> None:
-        raise KeyError(stage)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) -> None:
     clean = RunFolder.create(tmp_path / "clean", TINY)
     train(clean, TINY, evaluation_episodes=1)
-    for kind in (FailingAtOnce, FailingAtAStage):
-        folder = RunFolder.create(tmp_path / kind.__name__, TINY)
+    for hook in ("on_start", "on_stage"):
+        folder = RunFolder.create(tmp_path / hook, TINY)
         with pytest.raises(CallbackError, match="The run has stopped; correct the callback, then resume it"):
-            train(folder, TINY, callbacks=[kind()])
+            train(folder, TINY, callbacks=[Failing(hook)])
         train(folder, TINY, resume=True, evaluation_episodes=1)
         rows, expected = folder.rows(), clean.rows()
         assert len(rows) == len(expected) == 3
@@ -188,11 +183,7 @@ def test_each_callback_hears_what_is_told_in_order_and_the_end_backwards_if_it_b
 
     class Told(Callback):
         def __getattribute__(self, name: str) -> Any:
-            return (
-                (lambda *what: told.append((self, name, *what)))
-                if name.startswith("on_")
-                else object.__getattribute__(self, name)
-            )
+            return lambda *what: told.append((self, name, *what))
 
     one, other = Told(), Told()
     both = Callbacks([one, other])
@@ -209,9 +200,7 @@ PREFERENCES = PreferenceSettings(schedule="constant", comparisons=20, initial_co
 def _settle(ring: Any) -> None:
     if isinstance(ring, AsynchronousRing):
         ring.settle()
-        deadline = time.monotonic() + 30
-        while ring.source.waiting() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: not ring.source.waiting())
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
