@@ -183,7 +183,7 @@ def test_learned_returns_are_sums_of_the_rewards_that_predict_returns() -> None:
     pairs, _ = show_pairs(comparisons, ensemble, np.arange(3))
     for i, pair in enumerate(pairs):
         sides = (comparisons.pairs.left, comparisons.pairs.right)
-        for side, learned in zip(sides, pair.learned_returns, strict=True):
+        for side, learned in zip(sides, pair["learned_returns"], strict=True):
             seen, ended = side.observations[i], np.arange(side.length) == side.length - 1
             steps = ensemble.predict(seen[:-1], side.actions[i], seen[1:], ended & side.terminated[i])
             assert learned == pytest.approx(steps.sum(), abs=1e-4)
@@ -215,7 +215,7 @@ def test_alarms_are_checks_with_figure_bound_and_remedy(run: Path) -> None:
 
     assert check_of(health(), "alarms").passed is None
     assert check_of(health(raised=[]), "alarms").passed is True
-    alarm = {"name": "fragments_alike", "message": "All <alike>.", "remedy": "Take longer clips."}
+    alarm: dict[str, Any] = {"name": "fragments_alike", "message": "All <alike>.", "remedy": "Take longer clips."}
     alarm |= {"value": 0.1, "bound": "≥ 0.5"}
     check = check_of(health(raised=[alarm], alarms=["fragments_alike"]), "fragments alike")
     assert (check.name, check.passed, check.value, check.bound) == ("fragments alike, iteration 4", False, 0.1, "≥ 0.5")
