@@ -157,7 +157,8 @@ def test_readers_return_whole_steps_or_one_line(tmp_path: Path, data: st.DataObj
         write_episodes(open_episodes(file), tmp_path / f"{number}", "imitation")
         again = load_demonstrations(tmp_path / f"{number}")
     except SettingError as refused:
-        assert len(str(refused).splitlines()) == 1
+        if "\n" in str(refused):
+            raise
         return
     assert steps.rewards.shape == steps.terminated.shape == (len(steps),)
     assert sum(map(len, whole)) == len(steps) == len(again)
