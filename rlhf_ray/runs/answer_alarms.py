@@ -67,9 +67,11 @@ def raises(remedy: str, *, listed: bool = True) -> Callable[[Callable[..., Found
         def check(rows: Rows, *context: Any) -> Alarm | None:
             if (found := find(rows, *context)) is None:
                 return None
-            message, value, bound, *names = found
-            said = remedy.replace("{whom}", talk_to(names[0] if names else ()))
-            return Alarm(find.__name__, message, said, value, bound)
+            message, value, bound, *about = found
+            names = [name for each in about for name in each]
+            commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
+            whom = f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
+            return Alarm(find.__name__, message, remedy.replace("{whom}", whom), value, bound)
 
         CHECKS.extend([check] if listed else [])
         return check
@@ -218,12 +220,6 @@ def presses_of(rows: Rows) -> dict[str, Presses]:
         if names:
             return {name: Presses(**{side: of.get(name, 0) for side, of in sides.items()}) for name in names}
     return {}
-
-
-def talk_to(names: Iterable[str]) -> str:
-    """Say what to do about the annotators ``names``."""
-    commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
-    return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
 
 
 def _rated(rows: Rows, kind: Kind, bound: str) -> Found:

@@ -30,9 +30,6 @@ from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import close
 from rlhf_ray.settings import Experiment
 
-Watch = Callable[[dict[str, Any]], None]
-"""Called with the metrics of each iteration."""
-
 
 def train_expert(
     folder: RunFolder,
@@ -40,7 +37,7 @@ def train_expert(
     *,
     resume: bool = False,
     evaluation_episodes: int = 20,
-    watch: Watch = lambda metrics: None,
+    watch: Callable[[dict[str, Any]], None] = lambda metrics: None,
 ) -> Outcome:
     """Train the agent on the true reward with the experiment's settings of it, for whole iterations within its step budget.
 

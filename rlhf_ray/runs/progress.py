@@ -216,7 +216,9 @@ class ProgressBars(Callback):
         done = {"env steps": "env_steps", "labels": "comparisons", "reward fits": "reward_version"}
         counts, notes = [], []
         for bar, total in self._totals.items():
-            count, of_bar = metrics[done[bar]], self._notes(bar)
+            count = metrics[done[bar]]
+            of_bar = [self._known[of.name] for of in in_order() if of.bar == bar and of.name in self._known]
+            of_bar += [self._wrong] if bar == "reward fits" and self._wrong else []
             self._bars.update(self._tasks[bar], completed=count, note=", ".join(of_bar))
             counts.append(f"{bar} {count}" + ("" if bar == "reward fits" else f"/{total}"))
             notes += of_bar
@@ -230,11 +232,6 @@ class ProgressBars(Callback):
     def _learn_of_wrong(self, rows: Sequence[dict[str, Any]]) -> None:
         if (wrong := newest_rates(rows)[0]) is not None:
             self._wrong = wrong.sentence()
-
-    def _notes(self, bar: str) -> list[str]:
-        """The last known values of this bar's metrics."""
-        notes = [self._known[of.name] for of in in_order() if of.bar == bar and of.name in self._known]
-        return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
         """Print the values chosen for auto settings, and how ties were handled."""

@@ -51,20 +51,10 @@ def tell(what: str) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep: an experiment, the settings that vary, and how to search them.
+    """A sweep: an experiment, the settings that vary (`rlhf_ray.sweeps.space`), and options of `rlhf-ray tune`, by their names.
 
-    Attributes:
-        experiment: the settings shared by all trials. Its seed also seeds the search.
-        space: the settings that vary; see `rlhf_ray.sweeps.space`.
-        trials: number of draws of settings, which are trials if they are not repeated.
-        repeat: number of trials for each draw, with the seeds from the experiment's on; their mean objective ranks it.
-        concurrent: maximum number of concurrent trials; None for as many as fit.
-        search: the searcher, which chooses settings.
-        schedule: the scheduler, which stops trials early or lets them copy others.
-        metric: the objective.
-        evaluation_episodes: episodes per measurement of the true return.
-        seeds: number of trainings of the best settings with other seeds, at the end.
-        name: display name of the experiment.
+    The experiment's seed also seeds the search; ``trials`` is the number of draws of settings, which ``repeat`` repeats with seeds
+    from the experiment's on.
     """
 
     experiment: Experiment

@@ -80,7 +80,9 @@ def _numbers(run: Run) -> dict[str, Any]:
 def table_of(runs: Sequence[dict[str, Any]]) -> Table:
     """Return one column for each run that `compare` read; a row for each setting that differs."""
     rows = [[name, *map(shown, runs)] for name, shown in ROWS.items()]
-    rows += [[name, *(_setting(run["settings"][name]) for run in runs)] for name in runs[0]["settings"]]
+    for name in runs[0]["settings"]:
+        values = [run["settings"][name] for run in runs]
+        rows.append([name, *(text_of(value) if isinstance(value, list | str) else value for value in values)])
     caption = "True return: mean ± standard deviation (episodes) of the evaluation at the end"
     return Table(["", *(run["run"] for run in runs)], rows, caption)
 
@@ -95,11 +97,6 @@ def accuracy(run: dict[str, Any]) -> str | None:
     """Return the held-out accuracy as text, with the number of answers; None without one."""
     share, answers = run["held_out_accuracy"], run["held_out_decided"]
     return None if share is None else share_of(share, None if answers is None else int(answers))
-
-
-def _setting(value: object) -> Any:
-    """Return a setting as a value of a table."""
-    return value if value is None or isinstance(value, int | float) else text_of(value)
 
 
 def curves_of(runs: Sequence[dict[str, Any]]) -> Picture:
