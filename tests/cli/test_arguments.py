@@ -10,7 +10,6 @@ import pytest
 
 from rlhf_ray import __version__, cli, tune_configs
 from rlhf_ray.cli import presets
-from rlhf_ray.cli import store as commands
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.store import ACTIONS
 from rlhf_ray.cli.train import Train, _experiment
@@ -73,11 +72,6 @@ def test_a_value_that_cannot_work_is_one_line_and_leaves_nothing_behind(
     assert said.err.count("\n") == 1
     assert "rlhf-ray: " not in said.out
     assert not (tmp_path / "run").exists()
-
-
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(SettingError, match="--nonsense"):
-        commands.run(["info", "somewhere", "--nonsense"])
 
 
 @pytest.mark.parametrize("name", ["pendulum", "moving_dot", "pendulum_people", "pong"])

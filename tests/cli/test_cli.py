@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray import cli, tune_configs
+from rlhf_ray import cli
 from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.cli import presets
 from rlhf_ray.cli.train import refused
@@ -43,11 +43,6 @@ def test_a_terminal_without_our_characters_gets_plain_ones() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"usage: rlhf-ray COMMAND ..." in done.stdout
     assert "−1 ± …".encode("ascii", "in_plain_characters") == b"-1 +- ..."
-
-
-@pytest.mark.parametrize("name", tune_configs.names())
-def test_every_preset_is_an_experiment(name: str) -> None:
-    assert isinstance(presets.preset(name), Experiment)
 
 
 def test_the_name_of_an_environment_starts_from_the_defaults() -> None:

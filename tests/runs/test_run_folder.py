@@ -34,12 +34,6 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
     assert about["finished"] >= about["started"]
 
 
-def test_what_a_run_was_given_is_kept_for_its_resume(tmp_path: Path) -> None:
-    options = {"callback": [], "port": 7}
-    for name, given, kept in (("one", options, options), ("other", None, {})):
-        assert RunFolder.create(tmp_path / name, Experiment(), given).about()["options"] == kept
-
-
 def test_nobody_else_writes_meanwhile_the_second_time_too(tmp_path: Path) -> None:
     folder, other = RunFolder.create(tmp_path / "run", Experiment()), RunFolder(tmp_path / "run")
     for _ in range(2):

@@ -80,7 +80,7 @@ def check_of(section: Section, name: str) -> Check:
 @pytest.fixture(scope="module")
 def vector_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vector") / "pendulum"
-    make_run(folder, "Pendulum-v1", RewardModelSettings(hidden=(16,)), length=25)
+    make_run(folder, "Pendulum-v1", RewardModelSettings(hidden=(16,)), 25)
     assert write_report(folder) == folder / "report.html"
     return folder
 
@@ -89,7 +89,7 @@ def vector_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def image_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image") / "dot"
     settings = RewardModelSettings(hidden=(8,), ensemble_size=1, batch_size=4, initial_updates=2, updates=2)
-    make_run(folder, "rlhf_ray/MovingDot-v0", settings, length=5)
+    make_run(folder, "rlhf_ray/MovingDot-v0", settings, 5)
     write_report(folder)
     return folder
 
