@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -54,12 +55,10 @@ CHECKS: list[Callable[[Rows], Alarm | None]] = []
 """The alarms that need no more than the metrics."""
 
 
-def raises(remedy: str, *, listed: bool = True) -> Callable[[Callable[..., Found]], Callable[..., Alarm | None]]:
-    """Decorate a function of the metrics that returns what is wrong: it raises the alarm of its name.
+def raises(remedy: str) -> Callable[[Callable[..., Found]], Callable[..., Alarm | None]]:
+    """Decorate a function of the metrics that returns what is wrong: it raises the alarm of its name, with this remedy.
 
-    Args:
-        remedy: how to fix it; ``{whom}`` stands for what to do about the annotators whom it is about.
-        listed: whether it is one of `CHECKS`.
+    ``{whom}`` stands for what to do about the annotators whom it is about.
     """
 
     def decorate(find: Callable[..., Found]) -> Callable[..., Alarm | None]:
@@ -73,7 +72,8 @@ def raises(remedy: str, *, listed: bool = True) -> Callable[[Callable[..., Found
             whom = f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
             return Alarm(find.__name__, message, remedy.replace("{whom}", whom), value, bound)
 
-        CHECKS.extend([check] if listed else [])
+        if len(inspect.signature(find).parameters) == 1:
+            CHECKS.append(check)
         return check
 
     return decorate

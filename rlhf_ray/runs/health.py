@@ -221,7 +221,7 @@ def nobody_answers(rows: Rows) -> Found:
     return message, silence, f"< {NOBODY_AFTER:.0f} s"
 
 
-@raises("Register the environment with max_episode_steps.", listed=False)
+@raises("Register the environment with max_episode_steps.")
 def endless_episodes(rows: Rows, limited: bool) -> Found:
     """No episode has ended in an environment without a time limit."""
     if limited or len(rows) < ENDLESS_AFTER or newest(rows, 1, "true_return_mean"):
@@ -236,8 +236,7 @@ def endless_episodes(rows: Rows, limited: bool) -> Found:
 
 @raises(
     "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
-    "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
-    listed=False,
+    "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy)."
 )
 def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Found:
     """The policy has practically stopped exploring."""
