@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
 from rlhf_ray.reward.sampled_distances import DISTANCES, dard, epic, recorded_distances
+from rlhf_ray.reward.supervised import SupervisedReport
 from rlhf_ray.runs import reward_scores
 from rlhf_ray.runs.distances import distances_to_truth, logged_distances
 from rlhf_ray.runs.folder import RunFolder
@@ -30,6 +32,7 @@ from rlhf_ray.runs.report.run_report import STEPS
 from rlhf_ray.runs.report.steps import scores
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.runs.reward_scores import newest_of_annotators, score_reward, scores_of_run
+from rlhf_ray.runs.supervised import supervised_section
 from rlhf_ray.runs.video import check_video, write_video
 from rlhf_ray.settings import Experiment, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -289,3 +292,35 @@ def test_they_are_near_those_of_many_more_draws(swings: Fragments) -> None:
     for name, measure in (("epic", epic), ("dard", dard)):
         many = measure(other, truth, steps, 0.95, np.random.default_rng(9), pairs=400)
         assert found[f"{name}_distance"] == pytest.approx(many.value, abs=0.1)
+
+
+NOT_LEARNED = SupervisedReport(
+    objective="reward", balance="none", train_steps=1_000, test_steps=100, train_episodes=10, test_episodes=1,
+    trained_steps=1_000, train_nonzero=500, test_nonzero=50, gradient_steps=10, seconds=1.0, train_error=1.0,
+    test_error=1.0, constant_error=1.0, balanced_error=1.0, balanced_constant_error=1.0, balanced_auc=0.5,
+    correlation=0.0, rank_correlation=0.0, levels=(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nonzero", "said"),
+    [
+        (99, "Only 9.9 % of the training rewards are nonzero"),
+        (901, "Only 9.9 % of the training rewards are zero"),
+        (100, None),
+        (900, None),
+        (0, None),
+        (1_000, None),
+    ],
+)
+def test_the_rarer_kind_of_reward_is_named_below_a_tenth(nonzero: int, said: str | None) -> None:
+    report = dataclasses.replace(NOT_LEARNED, train_nonzero=nonzero)
+    (check,) = supervised_section(report).checks
+    assert check.passed is False
+    assert "hardly better than a constant" in check.remedy
+    assert said in check.remedy if said else "Only" not in check.remedy
+    balanced = supervised_section(dataclasses.replace(report, balance="sampler")).checks[0]
+    assert "Only" not in balanced.remedy
+    equal = supervised_section(dataclasses.replace(report, constant_error=0.0, balanced_auc=math.nan)).checks[0]
+    assert equal.passed is None
+    assert "All test rewards are equal" in equal.remedy
