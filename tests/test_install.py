@@ -1,4 +1,4 @@
-"""The built wheel and source distribution: one name, everything that runs, and nothing of a user's own is shadowed."""
+"""The built wheel and source distribution hold everything that runs and shadow nothing; and which Python setup.sh takes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def test_the_wheel_trains_beside_a_users_folders_of_the_same_names(built: tuple[
     assert (project / "run" / "report.html").exists()
 
 
-ROOT = Path(__file__).resolve().parents[1]
 PYTHON = """#!/bin/sh
 case "$1 $2" in
   "--version ") echo "Python 3.{minor}.0" ;;

@@ -1,4 +1,4 @@
-"""Several runs beside each other, from folders whose numbers are known."""
+"""Several runs beside each other, from folders whose numbers are known; and a page of stored comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf_ray.cli.store import run
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import FORMAT
 from rlhf_ray.runs.report.compare import compare, curves_of, table_of
-from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
+from rlhf_ray.settings import Experiment, PreferenceSettings, to_json
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import CHOICES, IMAGES, some_comparisons
 
