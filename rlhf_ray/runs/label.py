@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.other_formats import minari_data
 from rlhf_ray.data.recordings import load_demonstrations
@@ -21,13 +19,13 @@ from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.waiting import PeopleWait
+from rlhf_ray.queries.offline import cut, load_recorded
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import Experiment, LabellingSettings
-from rlhf_ray.store import PreferenceStore
 
 MORE_FRAGMENTS = 30
 """Number of clips to make if fewer gave no pair. Also the minimum for image observations, which need no rendering."""
@@ -158,15 +156,10 @@ class _Clips:
             )
         fragments: Fragments | None
         if (path / "store.json").exists():
-            kept = PreferenceStore(path, create=False)
-            fragments = kept.fragments(sorted({name for pair in kept.pairs() for name in pair}))[1]
+            fragments = load_recorded(path)
         else:
-            of, rng = self.settings, np.random.default_rng(self.seed)
             whole = load_demonstrations(path).checked(*self.spaces, str(path)).trajectories()
-            share = of.start_share
-            fragments = cut_fragments(
-                whole, length=of.length, count=of.pool, start_share=share, policy_version=RANDOM_POLICY, rng=rng
-            )
+            fragments = cut(whole, self.settings, self.seed)
         if fragments is None or len(fragments) < 2:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."
