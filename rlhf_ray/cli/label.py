@@ -14,13 +14,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import pairs_skipped
 from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,7 @@ from rlhf_ray.runs.probe import Probing
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 
-declare(
-    "run",
-    Metric("seconds", "Training time so far, without interruptions.", "s"),
-)
+declare("run", Metric("seconds", "Training time so far, without interruptions.", "s"))
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a stopped run. The user is waiting, and a job runner may kill the process after ten."""
