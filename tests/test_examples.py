@@ -180,11 +180,9 @@ def test_an_example_does_what_it_says(name: str, folder: Path) -> None:
 @pytest.mark.ray
 def test_people_teach_over_a_tunnel(folder: Path) -> None:
     with started("people_over_a_tunnel.py", folder) as process:
-        assert process.stdout is not None
         lines = iter(process.stdout)
         command, link = (next(line for line in lines if f" {of}" in line) for of in ("ssh -N -L", "http://"))
         found = re.search(r"http://127\.0\.0\.1:(\d+)/#token=\S+", link)
-        assert found is not None
         assert f"-L {found[1]}:127.0.0.1:{found[1]} " in command
         person = Person(found[0], folder / "people" / "preferences")
         person.start(lambda: process.poll() is not None)
@@ -204,7 +202,6 @@ def test_people_label_behind_ray_serve(folder: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with started("serve_labelling.py", folder, "store", "--port", str(port)) as process:
-        assert process.stdout is not None
         link = next((found.group() for line in process.stdout if (found := re.search(r"http://\S+#\S+", line))), None)
         assert link is not None, (folder / "errors").read_text()
         person = Person(link, folder / "store")
@@ -221,8 +218,6 @@ SEEDS = range(5)
 def method() -> ModuleType:
     """The example as a module."""
     spec = importlib.util.spec_from_file_location("method_in_one_file", FILE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

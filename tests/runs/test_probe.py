@@ -71,7 +71,6 @@ def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
     assert 0 < second["probe_drift"] < 1
     for name in ("step_correlation", "step_rank_correlation", "return_correlation", "return_rank_correlation"):
         assert -1 <= second[name] <= 1
-    assert probing._probe is not None
     reading = ProbeReading.of(made.trainer.ensemble, probing._probe)
     assert second["probe_rank_correlation"] == pytest.approx(reading.truth(probing._probe))
 
@@ -139,7 +138,6 @@ def test_of_many_comparisons_the_probe_set_is_an_even_spread_and_the_newest_are_
     for newest, rows in ((False, [0, 20, 39, 59]), (True, [56, 57, 58, 59])):
         pairs = snapshot.gather(np.array(rows)).pairs
         found = probing._compared(60, newest=newest)  # of 80
-        assert found is not None
         assert found.ids() == [*pairs.left.ids(), *pairs.right.ids()]
     monkeypatch.setattr("rlhf_ray.runs.probe.STEPS", 1)
     assert len(probing._compared(60, newest=True) or ()) == 4  # two pairs at least

@@ -195,7 +195,6 @@ def test_the_share_of_episodes_that_succeeded_is_said(
 def test_one_file_of_demonstrations(tmp_path: Path) -> None:
     cli.main(["record", NAME, "--out", str(tmp_path / "d.npz"), "--episodes", "5"])  # an environment's expert
     demonstrations = Demonstrations.load(tmp_path / "d.npz")
-    assert demonstrations.terminals is not None
     assert demonstrations.terminals.sum() == 5
     assert demonstrations.actions.all()
 

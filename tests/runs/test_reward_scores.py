@@ -71,7 +71,6 @@ def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str,
     report = trainer.fit(0)  # with the error rates that it has, instead of those from the fit before
     known = trainer.annotators
     found = score_reward(trainer.ensemble, store, SHARE, known.assumed, known.rationalities)
-    assert found is not None
     assert found.version == report.version == 4
     assert found.overall.answers == report.held_out
     assert found.overall.accuracy.mean == pytest.approx(report.held_out_accuracy)
@@ -85,7 +84,6 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path / "store")
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
     found = score_reward(trainer.ensemble, store, SHARE)
-    assert found is not None
     assert set(found.groups["annotator"]) == {"ada", "ben"}
     for groups in found.groups.values():
         assert sum(of.answers for of in groups.values()) == found.overall.answers
@@ -97,7 +95,6 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     assert found.correlations.returns_linear.mean > 0.3
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
-    assert without is not None
     assert set(without.groups["annotator"]) == {"ada"}
 
 
@@ -106,7 +103,6 @@ def test_the_newest_of_many_answers_are_scored(tmp_path: Path, monkeypatch: pyte
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
     monkeypatch.setattr(reward_scores, "MOST", 5)
     found = score_reward(trainer.ensemble, store, SHARE)
-    assert found is not None
     assert found.overall.answers == 5
 
 
@@ -148,7 +144,6 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
     trainer.ensemble.save(folder.reward_model)
     found = scores_of_run(folder)
-    assert found is not None
     assert found[1] is not None
     row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9, "epic_distance": 0.4}
     folder.metrics.write_text(json.dumps(row) + "\n")
@@ -172,7 +167,6 @@ def test_while_a_run_trains_again_its_newest_checkpoint_has_the_newest_reward(
         reward.save(place)
         monkeypatch.setattr(reward_scores, "last_checkpoint", lambda folder, found=place.parent: found)
         found = scores_of_run(folder)
-        assert found is not None
         assert (int(found[0].version), found[1]) == (version, None)
 
 

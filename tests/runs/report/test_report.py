@@ -159,7 +159,6 @@ def test_compared_fragments_are_spread_over_the_run(vector_run: Path, image_run:
     for folder in (vector_run, image_run):
         section = sections_of(folder)["fragments"]
         stored = PreferenceStore(folder / "preferences").load()
-        assert stored is not None
         pairs = section.values["pairs"]
         assert len(pairs) == len(section.pictures) == 6
         assert pairs[0]["number"] <= PER_ROUND  # from the first round
