@@ -53,11 +53,7 @@ class Fit:
 
 
 def run(words: list[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SettingError: there are no labels, or an option does not match them.
-    """
+    """Run the command."""
     if any(word.partition("=")[0] == fit_rewards.FLAG for word in words):
         fit_rewards.run(words)
         return

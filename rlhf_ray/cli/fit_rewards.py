@@ -51,22 +51,14 @@ class FitToRewards:
 
 
 def check_out(out: Path) -> None:
-    """Check that ``out`` is new or holds a reward model, which the new one replaces.
-
-    Raises:
-        SettingError: it is something else, or can't be written to.
-    """
+    """Check that ``out`` is new or holds a reward model, which the new one replaces."""
     writable(out)
     if out.exists() and not (out / "reward.json").exists():
         raise SettingError(f"--out is {out}, which exists and is not a reward model; give another folder.")
 
 
 def run(words: list[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SettingError: the data can't be read or fitted, or an option does not match it.
-    """
+    """Run the command."""
     command: FitToRewards = parse_arguments(FitToRewards, "rlhf-ray fit", words)
     for name, instead in ELSEWHERE.items():
         value = getattr(command.reward_model, name)
@@ -116,11 +108,7 @@ def _fit(command: FitToRewards) -> None:
 
 
 def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
-    """Return the observation and action space of the steps: the recording's own, or the environment's.
-
-    Raises:
-        SettingError: neither is known, or the reward model doesn't support them.
-    """
+    """Return the observation and action space of the steps: the recording's own, or the environment's."""
     from rlhf_ray.data.recordings import open_episodes
     from rlhf_ray.envs.spaces import check_spaces
 

@@ -49,11 +49,7 @@ def preset(name: str) -> Experiment:
 
 
 def spaces_of(environment: str, *, supported: bool = False) -> tuple[Any, Any]:
-    """Return the observation and action space of an environment; ``supported``: check that reward models support them.
-
-    Raises:
-        SettingError: there is no such environment, it can't be made, or its spaces are not supported.
-    """
+    """Return the observation and action space of an environment; ``supported``: check that reward models support them."""
     from rlhf_ray import envs
     from rlhf_ray.envs.spaces import check_spaces
 

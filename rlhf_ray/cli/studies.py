@@ -34,11 +34,7 @@ def check_amounts(effort: float, seed: int) -> None:
 
 
 def writable(out: Path, option: str = "--out") -> Path:
-    """Return the folder ``out`` that ``option`` names.
-
-    Raises:
-        SettingError: it can't be written to.
-    """
+    """Return the folder ``out`` that ``option`` names, which must be one that can be written to."""
     there = next(place for place in (out, *out.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise SettingError(
