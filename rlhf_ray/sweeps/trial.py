@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,9 @@ class Measured(LearnsFromPreferences):
                 config = preference_config(experiment_of(config))
             except SettingError as error:
                 self._refusal, config = str(error), self.get_default_config()
-        super().__init__(config, ring_callbacks=_LeavesLinks(self.leave_links), **arguments)
+        callbacks = Logs()
+        callbacks.on_links = self.leave_links  # type: ignore[method-assign]
+        super().__init__(config, ring_callbacks=callbacks, **arguments)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
@@ -163,18 +165,6 @@ class Measured(LearnsFromPreferences):
                 return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
-
-
-class _LeavesLinks(Logs):
-    """Ring callbacks that pass new links on."""
-
-    def __init__(self, leave: Callable[[dict[str, str]], None]):
-        super().__init__()
-        self._leave = leave
-
-    def on_links(self, links: dict[str, str]) -> None:
-        """See `RingCallbacks.on_links`."""
-        self._leave(links)
 
 
 TRIALS: dict[AgentName, type[Measured]] = {
