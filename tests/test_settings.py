@@ -353,15 +353,13 @@ def test_whole_numbers_as_people_write_them(text: str, number: int) -> None:
     assert whole_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "1.5", "3.0", "1e-3", "2.55e1", "e5", "1e5x", "inf", "nan", "auto"])
+NOT_WHOLE = ("", "1.5", "3.0", "1e-3", "2.55e1", "e5", "1e5x", "inf", "nan", "auto")
+TOO_LARGE = ("1e400", "1e19", str(2**63), "-1e30", "9" * 5000)  # no array holds them
+
+
+@pytest.mark.parametrize("text", [*NOT_WHOLE, *TOO_LARGE])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a whole number"):
-        whole_number(text)
-
-
-@pytest.mark.parametrize("text", ["1e400", "1e19", str(2**63), "-1e30", "9" * 5000])
-def test_what_no_array_holds_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="is not a whole number" if text in NOT_WHOLE else "whole number"):
         whole_number(text)
     assert whole_number(str(LARGEST)) == 2**63 - 1
 
