@@ -1,18 +1,4 @@
-"""Callbacks: hooks into a run. Progress bars, metrics files and your own code are each a `Callback`.
-
-::
-
-    class Best(Callback):
-        def on_start(self, run):
-            self.best = -math.inf
-
-        def on_metrics(self, metrics):
-            true_return = metrics["true_return_mean"]  # None until an episode has ended
-            self.best = max(self.best, -math.inf if true_return is None else true_return)
-            metrics["best_true_return"] = self.best
-
-    train(folder, callbacks=[Best()])
-"""
+"""Callbacks: hooks into a run. Progress bars, metrics files and your own code are each a `Callback`; docs/metrics.md shows one."""
 
 from __future__ import annotations
 
