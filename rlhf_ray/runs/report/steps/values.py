@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlhf_ray.data.metrics import described, in_order, metric_of
+from rlhf_ray.data.metrics import described, metric_of
 from rlhf_ray.runs.metrics_files import all_metrics
 from rlhf_ray.runs.report.subject import Run
 from rlhf_ray.settings import Experiment, to_json
@@ -37,8 +37,7 @@ def leaves(settings: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any
 
 def newest_metrics(run: Run) -> dict[str, float]:
     """Return the latest value of each numeric metric, in the order in which they are declared; undeclared ones come last."""
-    all_metrics()
-    known = [metric.name for metric in in_order()]
+    known = [metric.name for metric in all_metrics()]
 
     def place(name: str) -> int:
         metric = metric_of(name)
