@@ -137,7 +137,6 @@ def test_learning_takes_names_and_objects(tmp_path: Path) -> None:
         progress=False,
     )
     assert set(run.store.events()["annotator"].to_pylist()) == {"ada"}
-    assert run.labels is not None
     assert len(run.labels) == 6
     assert (run.experiment.seed, run.experiment.agent, run.experiment.reward_model.ensemble_size) == (5, "ppo", 2)
     assert run.true_return == run.outcome["trained"]["true_return_mean"]

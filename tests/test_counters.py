@@ -77,7 +77,6 @@ def test_each_frame_is_kept_once() -> None:
     seen[1:, :-1] = seen[0, 1]  # most frames are the same
     trainer = RewardTrainer(RewardModelSettings(), IMAGES, CHOICES, held_out_share=0.0, seed=0)
     trainer.comparisons.add(comparisons)
-    assert trainer.comparisons.stacked is not None
     frames = trainer.comparisons.stacked.inputs["frames"]
     different = {
         frame.tobytes() for side in (seen, comparisons.pairs.right.observations) for frame in side.reshape(-1, 1200)

@@ -6,7 +6,7 @@ import importlib
 import pickle
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.train import _resumable
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings
 from tests.actors.rings import at, ring_in
+from tests.made_up import wait_for
 
 PARTS = """
 import numpy as np
@@ -140,11 +141,12 @@ def test_a_part_that_raises_beside_the_training_is_named_and_its_ring_goes_on_fr
     own.broken = False  # type: ignore[attr-defined]
     with ring_in(tmp_path, preferences, reward_model=reward_model) as again:
         again.load(tmp_path / "checkpoint")
-        deadline = time.monotonic() + 30
-        while again.answered < 20 or again.metrics()["stages"]["fitting_queue"]:
+
+        def done() -> bool:
             again.advance(at(1.0, 1000))
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return again.answered >= 20 and not again.metrics()["stages"]["fitting_queue"]
+
+        wait_for(done)
         assert again.answered == 20
     if name == "Service":
         pairs: dict[int, set[tuple[str, ...]]] = {}
@@ -161,10 +163,7 @@ def test_a_run_that_starts_anew_gives_other_pairs_other_numbers(tmp_path: Path, 
     with ring_in(tmp_path, preferences, seed=1, begun_after=0) as ring:  # killed before its first checkpoint
         ring.begin(200)
         ring.advance(at(0.5, 500))
-        deadline = time.monotonic() + 30
-        while ring.answered < 13:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: ring.answered >= 13)
     numbers = [number for number, _ in own.asked]
     assert len(numbers) >= 2
     assert len(set(numbers)) == len(numbers)
@@ -183,17 +182,19 @@ def test_only_a_users_code_is_blamed(own: ModuleType) -> None:
         own.Critic().answer([], None)
 
 
+def run_in(path: Path, mode: Any, iteration: int, save: Callable[[Path], Any]) -> tuple[Any, RunFolder]:
+    """The algorithm of a run after so many iterations, and the run's folder."""
+    experiment = Experiment(preferences=PreferenceSettings(mode=mode))
+    config = SimpleNamespace(checked=SimpleNamespace(experiment=experiment))
+    algorithm = SimpleNamespace(training_iteration=iteration, config=config, save_to_path=save)
+    return algorithm, RunFolder.create(path / "run", experiment)
+
+
 @pytest.mark.parametrize(
     ("mode", "iteration", "saved"), [("asynchronous", 3, True), ("asynchronous", 0, False), ("synchronous", 3, False)]
 )
 def test_a_run_says_how_to_continue_and_is_saved(tmp_path: Path, mode: Any, iteration: int, saved: bool) -> None:
-    experiment = Experiment(preferences=PreferenceSettings(mode=mode))
-    folder = RunFolder.create(tmp_path / "run", experiment)
-    algorithm: Any = SimpleNamespace(
-        training_iteration=iteration,
-        config=SimpleNamespace(checked=SimpleNamespace(experiment=experiment)),
-        save_to_path=lambda path: (path / "state").write_text("weights"),
-    )
+    algorithm, folder = run_in(tmp_path, mode, iteration, lambda path: (path / "state").write_text("weights"))
     with pytest.raises(PartError) as failed, _resumable(algorithm, folder):
         raise PartError("preferences.gatherer is 'my:Service', and it raised TimeoutError.")
     said = explain(failed.value)
@@ -212,16 +213,9 @@ def test_after_an_error_of_the_environment_the_run_says_how_to_continue(tmp_path
 
 
 def test_a_full_disk_does_not_hide_the_part(tmp_path: Path) -> None:
-    experiment = Experiment(preferences=PreferenceSettings(mode="asynchronous"))
-
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    algorithm: Any = SimpleNamespace(
-        training_iteration=3, config=SimpleNamespace(checked=SimpleNamespace(experiment=experiment)), save_to_path=full
-    )
-    with (
-        pytest.raises(PartError, match=r"^my:Service raised\. Mend it and continue with"),
-        _resumable(algorithm, RunFolder.create(tmp_path / "run", experiment)),
-    ):
+    of_run, said = run_in(tmp_path, "asynchronous", 3, full), r"^my:Service raised\. Mend it and continue with"
+    with pytest.raises(PartError, match=said), _resumable(*of_run):
         raise PartError("my:Service raised.")

@@ -1,8 +1,10 @@
-"""The built wheel and source distribution: one name, everything that runs, and nothing of a user's own is shadowed."""
+"""The built wheel and source distribution hold everything that runs and shadow nothing; and which Python setup.sh takes."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,11 +23,10 @@ folder = sys.argv[1]  # setuptools changes what it stands for
 build_meta.build_sdist(folder)
 build_meta.build_wheel(folder)
 """
-SMALLEST = [
-    *("--total-env-steps", "1000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "20"),
-    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "0", "--ppo.num-envs", "2"),
-    *("--evaluation-episodes", "1", "--run-dir", "run"),
-]
+SMALLEST = shlex.split(
+    """--total-env-steps 1000 --fragments.initial-env-steps 400 --preferences.comparisons 20
+    --preferences.initial-comparisons 20 --preferences.rounds 0 --ppo.num-envs 2 --evaluation-episodes 1 --run-dir run"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     kept = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if kept.returncode:
         pytest.skip("not in a git checkout")
-    subprocess.run(
-        ["tar", "-cf", str(folder / "kept.tar"), "--null", "-T", "-"],
-        cwd=ROOT,
-        input=kept.stdout,
-        text=True,
-        check=True,
-    )
+    words = ["tar", "-cf", str(folder / "kept.tar"), "--null", "-T", "-"]
+    subprocess.run(words, cwd=ROOT, input=kept.stdout, text=True, check=True)
     copy = folder / "copy"
     with tarfile.open(folder / "kept.tar") as kept_files:
         kept_files.extractall(copy, filter="fully_trusted")
@@ -68,9 +64,7 @@ def test_the_wheel_claims_one_name_and_holds_every_module(built: tuple[Path, Pat
     assert kept <= files
     assert {"rlhf_ray/actors/ring.py", "rlhf_ray/tune_configs/pendulum.py"} <= files
     assert {
-        "rlhf_ray/py.typed",
-        "rlhf_ray/labelling/static/index.html",
-        "rlhf_ray/labelling/languages/de.json",
+        f"rlhf_ray/{name}" for name in ("py.typed", "labelling/static/index.html", "labelling/languages/de.json")
     } <= files
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -97,3 +91,58 @@ def test_the_wheel_trains_beside_a_users_folders_of_the_same_names(built: tuple[
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (project / "run" / "report.html").exists()
+
+
+PYTHON = """#!/bin/sh
+case "$1 $2" in
+  "--version ") echo "Python 3.{minor}.0" ;;
+  *print*) echo "3 {minor}" ;;
+  *sys.exit*) exit {refused} ;;
+  "-m venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo "venv 3.{minor}" >>calls ;;
+  "-m pip") printf 'echo "uv 3.{minor}" >>calls; cp "$0" .venv/bin/rlhf-ray\\n' >.venv/bin/uv && chmod +x .venv/bin/uv ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "setup.sh", tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
+    (tmp_path / "bin").mkdir()
+    for minor in (10, 11, 13):
+        python = tmp_path / "bin" / f"python3.{minor}"
+        python.write_text(PYTHON.format(minor=minor, refused=int(minor < 11)))
+        python.chmod(0o755)
+    return tmp_path
+
+
+def setup(folder: Path, python: str = "") -> tuple[list[str], str]:
+    """Run setup.sh; return the calls that it makes, and what it prints to stderr."""
+    (folder / "calls").write_text("")
+    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "PYTHON": python, "HOME": str(folder)}
+    if "LANG" in os.environ:
+        environment["LANG"] = os.environ["LANG"]
+    done = subprocess.run(["bash", "setup.sh"], cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode == 0) == (not done.stderr), done.stderr
+    return (folder / "calls").read_text().splitlines(), done.stderr
+
+
+def test_the_python_that_was_named_stays_until_another_is(checkout: Path) -> None:
+    assert setup(checkout)[0] == ["venv 3.11", "uv 3.11"]
+    assert setup(checkout)[0] == []
+    assert setup(checkout, "python3.13")[0] == ["venv 3.13", "uv 3.13"]
+    assert (
+        setup(checkout)[0] == setup(checkout, "python3.13")[0] == []
+    )  # `make test` after `make setup PYTHON=python3.13`
+    (checkout / "pyproject.toml").write_text("changed")
+    assert setup(checkout)[0] == ["uv 3.13"]
+    assert setup(checkout, "python3.11")[0] == ["venv 3.11", "uv 3.11"]
+
+
+def test_an_old_python_is_refused_and_leaves_what_is_there(checkout: Path) -> None:
+    setup(checkout, "python3.13")
+    calls, error = setup(checkout, "python3.10")
+    assert calls == []
+    assert error.startswith("setup: PYTHON=python3.10 is Python 3.10.0; rlhf_ray needs Python 3.11 to 3.14.\n")
+    assert setup(checkout)[0] == []

@@ -51,8 +51,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv(modules.FOLDERS, str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong_parts.py").write_text(WRONG)
     yield tmp_path
-    for module in ("my_parts", "my_env"):
+    for module in ("my_parts", "my_env", "wrong_parts"):
         sys.modules.pop(module, None)
 
 
@@ -70,10 +71,7 @@ def test_the_ring_turns_with_own_parts(folder: Path, chosen: list[str], mode: An
     reward_model = RewardModelSettings(**settings, **of("reward_model", chosen))
     check_parts(preferences, reward_model)
     with ring_in(folder, preferences, reward_model=reward_model) as ring:
-        report = ring.begin(200)
-        assert report is not None
-        assert report.fit is not None
-        assert np.isfinite(report.fit.train_loss)
+        assert np.isfinite(ring.begin(200).fit.train_loss)
         annotators = set(PreferenceStore(folder / "store", create=False).load().annotators)  # type: ignore[union-attr]
         expected = {"preferences.gatherer": "my_service", "preferences.teacher": "hasty"}
         assert annotators == {next((name for setting, name in expected.items() if setting in chosen), "oracle")}
@@ -88,10 +86,7 @@ def test_a_network_of_all_members_learns(folder: Path) -> None:
     )
     preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2)
     with ring_in(folder, preferences, reward_model=reward_model) as ring:
-        report = ring.begin(200)
-        assert report is not None
-        assert report.fit is not None
-        assert np.isfinite(report.fit.train_loss)
+        assert np.isfinite(ring.begin(200).fit.train_loss)
         reward = ring.newest_reward()
         assert reward["networks.heads.weight"].shape == (2, 64)
         assert (reward["reward_std"] > 0).all()
@@ -142,7 +137,10 @@ def test_an_object_is_taken_along_to_the_process_that_reads_its_settings() -> No
 
 
 WRONG = """
+import numpy as np
 import torch
+
+from rlhf_ray.data.comparisons import Comparisons
 
 class Mute:
     name = "mute"
@@ -194,6 +192,18 @@ class Asks(Idle):
     def ask(self, pairs):
         ...
 
+class Silent:
+    def __init__(self, commit):
+        self.commit = commit
+    def ask(self, number, pairs):
+        pass
+
+class Breaks(Silent):
+    def ask(self, number, pairs):
+        if number:
+            raise RuntimeError("quota exceeded")
+        self.commit(Comparisons(pairs, np.ones(len(pairs), dtype=np.float32)))
+
 class Detached(torch.nn.Linear):
     def __init__(self):
         super().__init__(1, 1)
@@ -212,12 +222,7 @@ broken = 1 / 1
         ("preferences", "teacher", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.teacher.Teacher"),
         ("preferences", "teacher", "wrong_parts:Needy", r"missing 1 required.*'budget'.*It may take settings"),
-        (
-            "preferences",
-            "selection",
-            "wrong_parts:Scores",
-            r"lacks needs_reward, score: see rlhf_ray.queries.selection",
-        ),
+        ("preferences", "selection", "wrong_parts:Scores", r"lacks needs_reward, score: see rlhf_ray.queries.sel"),
         ("preferences", "gatherer", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Deaf", r"whose answer can't be called as answer\(pairs, rng\): see"),
         ("preferences", "selection", "wrong_parts:Sorts", r"whose score can't be called as score\(candidates, rng\)"),
@@ -226,19 +231,13 @@ broken = 1 / 1
         ("reward_model", "network", "wrong_parts:Detached", r"its rewards depend on no parameter"),
         ("reward_model", "network", "wrong_parts:Mean", r"2 fragments of 3 steps.*\(3, 2, 3\)|raised RuntimeError"),
         ("reward_model", "network", "wrong_parts:NoModule", r"must return a torch.nn.Module"),
-        (
-            "reward_model",
-            "loss",
-            "wrong_parts:mean",
-            r"it returned shape \(\): return one loss per difference, not their mean",
-        ),
+        ("reward_model", "loss", "wrong_parts:mean", r"returned shape \(\): return one loss per difference, not their"),
         ("reward_model", "loss", "wrong_parts:short", r"called with \(return_difference, preferences, label_noise\)"),
     ],
 )
 def test_a_wrong_part_is_one_line_that_says_what_it_is_asked(
     folder: Path, group: str, name: str, value: str, message: str
 ) -> None:
-    (folder / "wrong_parts.py").write_text(WRONG)
     own: dict[str, Any] = {name: value}
     preferences = PreferenceSettings(**own if group == "preferences" else {})
     reward_model = RewardModelSettings(**own if group == "reward_model" else {})
@@ -250,64 +249,34 @@ def test_a_wrong_part_is_one_line_that_says_what_it_is_asked(
     with pytest.raises(SettingError, match=rf"(?s)^{group}\.{name} is '{value}'.*{message}") as error:
         try_them()
     assert "\n" not in str(error.value)
-    sys.modules.pop("wrong_parts", None)
 
 
-def test_an_answer_of_no_use_is_one_line(folder: Path) -> None:
-    (folder / "wrong_parts.py").write_text(WRONG)
-    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2, teacher="wrong_parts:Rude")
-    with (
-        ring_in(folder, preferences) as ring,
-        pytest.raises(SettingError, match=r"teacher is 'rude', and for 20 pairs it answered None"),
-    ):
+SILENT = r"Silent returned from the first 20 pairs without an answer\. `ask` must"
+
+
+@pytest.mark.parametrize(
+    ("mode", "part", "said"),
+    [
+        ("synchronous", {"teacher": "wrong_parts:Rude"}, "teacher is 'rude', and for 20 pairs it answered None"),
+        ("synchronous", {"gatherer": "wrong_parts:Silent"}, SILENT),
+        ("asynchronous", {"gatherer": "wrong_parts:Silent"}, SILENT),
+    ],
+)
+def test_an_answer_of_no_use_is_one_line(folder: Path, mode: Any, part: dict[str, Any], said: str) -> None:
+    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, mode=mode, **part)
+    with ring_in(folder, preferences) as ring, pytest.raises(SettingError, match=said):
         ring.begin(200)
-    sys.modules.pop("wrong_parts", None)
-
-
-SILENT = """
-class Silent:
-    def __init__(self, commit):
-        self.commit = commit
-
-    def ask(self, number, pairs):
-        pass
-
-
-class Breaks(Silent):
-    def ask(self, number, pairs):
-        if number:
-            raise RuntimeError("quota exceeded")
-        self.commit(Comparisons(pairs, np.ones(len(pairs), dtype=np.float32)))
-"""
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_a_gatherer_that_answers_nothing_is_one_line(folder: Path, mode: Any) -> None:
-    (folder / "silent_parts.py").write_text(SILENT)
-    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, mode=mode, gatherer="silent_parts:Silent")
-    with (
-        ring_in(folder, preferences) as ring,
-        pytest.raises(SettingError, match=r"Silent returned from the first 20 pairs without an answer\. `ask` must"),
-    ):
-        ring.begin(200)
-    sys.modules.pop("silent_parts", None)
 
 
 def test_a_gatherer_that_fails_in_the_last_iteration_fails_the_run(folder: Path) -> None:
-    (folder / "silent_parts.py").write_text(
-        "import numpy as np\nfrom rlhf_ray.data.comparisons import Comparisons\n" + SILENT
-    )
-    preferences = PreferenceSettings(
-        comparisons=30, initial_comparisons=20, mode="asynchronous", gatherer="silent_parts:Breaks"
-    )
-    with ring_in(folder, preferences) as ring:
+    of: dict[str, Any] = {"mode": "asynchronous", "gatherer": "wrong_parts:Breaks"}
+    with ring_in(folder, PreferenceSettings(comparisons=30, initial_comparisons=20, **of)) as ring:
         ring.begin(200)
         ring.advance(at(1.0, 1000))
         with contextlib.suppress(RuntimeError):
             ring.settle()
         with pytest.raises(RuntimeError, match="quota exceeded"):
             ring.check()
-    sys.modules.pop("silent_parts", None)
 
 
 def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None:

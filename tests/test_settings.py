@@ -74,12 +74,7 @@ WRONG += [
     ("fragments.start_share", float("nan"), "between 0 and 1", {}),
     ("fragments.initial_env_steps", 49, "50 or more", {"length": 25}),
     ("preferences.comparisons", -1, "0 or more", {"initial_comparisons": 0}),
-    (
-        "preferences.initial_comparisons",
-        50,
-        "between 1 and preferences.comparisons=20, or auto",
-        {"comparisons": 20},
-    ),
+    ("preferences.initial_comparisons", 50, "between 1 and preferences.comparisons=20, or", {"comparisons": 20}),
     ("preferences.rounds", 0, "initial_comparisons to 500", {"initial_comparisons": 50}),
     ("preferences.answer_spread", -0.5, "0 or more", {"answer_seconds": 1.0}),
     ("reward_model.use_state", False, "at least one", {"use_action": False}),
@@ -350,31 +345,21 @@ def test_without_questions_nothing_is_asked_and_all_else_stays() -> None:
     assert (settings.mode, settings.held_out_share) == ("asynchronous", 0.3)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("7", 7),
-        ("100_000", 100_000),
-        ("2e4", 20_000),
-        ("1E+3", 1000),
-        ("2.50e2", 250),
-        ("-3e1", -30),
-        ("9.007199254740993e15", 2**53 + 1),
-    ],
-)
+WRITTEN = {"7": 7, "100_000": 100_000, "2e4": 20_000, "1E+3": 1000, "2.50e2": 250, "-3e1": -30}
+
+
+@pytest.mark.parametrize(("text", "number"), [*WRITTEN.items(), ("9.007199254740993e15", 2**53 + 1)])
 def test_whole_numbers_as_people_write_them(text: str, number: int) -> None:
     assert whole_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "1.5", "3.0", "1e-3", "2.55e1", "e5", "1e5x", "inf", "nan", "auto"])
+NOT_WHOLE = ("", "1.5", "3.0", "1e-3", "2.55e1", "e5", "1e5x", "inf", "nan", "auto")
+TOO_LARGE = ("1e400", "1e19", str(2**63), "-1e30", "9" * 5000)  # no array holds them
+
+
+@pytest.mark.parametrize("text", [*NOT_WHOLE, *TOO_LARGE])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a whole number"):
-        whole_number(text)
-
-
-@pytest.mark.parametrize("text", ["1e400", "1e19", str(2**63), "-1e30", "9" * 5000])
-def test_what_no_array_holds_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="is not a whole number" if text in NOT_WHOLE else "whole number"):
         whole_number(text)
     assert whole_number(str(LARGEST)) == 2**63 - 1
 

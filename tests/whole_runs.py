@@ -102,7 +102,6 @@ def finish(process: subprocess.Popen[str]) -> None:
 
 def left_behind(run: Path) -> dict[str, Any]:
     comparisons = PreferenceStore(run / "preferences").load()
-    assert comparisons is not None
     checkpoint = RunFolder(run).checkpoint()
     module = checkpoint / "learner_group" / "learner" / "rl_module" / "default_policy" / "module_state.pkl"
     rows = [{k: v for k, v in row.items() if k not in TIMES} for row in read_metrics(run / "metrics.jsonl")]

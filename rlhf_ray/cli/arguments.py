@@ -41,14 +41,7 @@ def asks_help(words: Sequence[str]) -> bool:
 
 
 def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None, about: str = "") -> Any:
-    """Parse ``words`` into an instance of ``kind``; ``--help`` prints all options and exits.
-
-    Args:
-        kind: a dataclass; each field is an option.
-        program: the program name shown in the help.
-        words: the arguments.
-        default: an instance with the default values.
-        about: more of the help.
+    """Parse ``words`` into an instance of the dataclass ``kind``; ``--help`` prints all options, and ``about``, and exits.
 
     Raises:
         SettingError: an option is unknown or missing, or has an invalid value.

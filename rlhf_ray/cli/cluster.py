@@ -60,12 +60,7 @@ def submit(words: list[str]) -> None:
             file=sys.stderr,
         )
     job = jobs.submit(
-        client,
-        command,
-        working_dir=options.working_dir,
-        env=variables,
-        cpus=options.cpus,
-        gpus=options.gpus,
+        client, command, working_dir=options.working_dir, env=variables, cpus=options.cpus, gpus=options.gpus
     )
     where = "" if options.address is None else f" --address {options.address}"
     print(

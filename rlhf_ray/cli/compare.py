@@ -31,11 +31,7 @@ class Compare:
 
 
 def run(words: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SettingError: a path is not a run folder, or ``--out`` can't be written.
-    """
+    """Run the command."""
     command: Compare = parse_arguments(Compare, "rlhf-ray compare", words)
     if not command.runs:
         raise SettingError("compare needs runs; give their folders: `rlhf-ray compare runs/A runs/B`.")

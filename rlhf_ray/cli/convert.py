@@ -36,23 +36,15 @@ def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Convert, "rlhf-ray convert", words)
     with Lock(command.out):
-        _convert(command)
-
-
-def _convert(command: Convert) -> None:
-    source = open_episodes(command.source)
-    if command.environment is not None:
-        source = _in(command.environment, source, command.source)
-    write_episodes(source, command.out, command.to)
-    print(f"{command.out}: {sum(1 for _ in source.episodes)} episodes of {command.source}")
+        source = open_episodes(command.source)
+        if command.environment is not None:
+            source = _in(command.environment, source, command.source)
+        write_episodes(source, command.out, command.to)
+        print(f"{command.out}: {sum(1 for _ in source.episodes)} episodes of {command.source}")
 
 
 def _in(environment: str, source: EpisodeSource, where: Path) -> EpisodeSource:
-    """Give the episodes the spaces of an environment.
-
-    Raises:
-        SettingError: they don't fit.
-    """
+    """Give the episodes the spaces of an environment, which they have to fit."""
     spaces, episodes = spaces_of(environment), list[RecordedEpisode]()
     own = recorded_in(where, spaces[0])
     for episode in source.episodes:

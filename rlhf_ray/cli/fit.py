@@ -22,7 +22,7 @@ from rlhf_ray.data.metrics import plain, share_of
 from rlhf_ray.measure.held_out import below_chance
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save
-from rlhf_ray.settings import Experiment, RewardModelSettings
+from rlhf_ray.settings import RewardModelSettings
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble
@@ -53,17 +53,18 @@ class Fit:
 
 
 def run(words: list[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SettingError: there are no labels, or an option does not match them.
-    """
+    """Run the command."""
     if any(word.partition("=")[0] == fit_rewards.FLAG for word in words):
         fit_rewards.run(words)
         return
     command: Fit = parse_arguments(Fit, "rlhf-ray fit", words)
     if "://" not in command.store and (around := RunFolder.around(command.store)) is not None:
-        command = parse_arguments(Fit, "rlhf-ray fit", words, _as_in(command.store, around.experiment()))
+        of = around.experiment()
+        share = of.preferences.held_out_share
+        defaults = Fit(
+            command.store, environment=of.environment, held_out_share=share, seed=of.seed, reward_model=of.reward_model
+        )
+        command = parse_arguments(Fit, "rlhf-ray fit", words, defaults)
     fit_rewards.check_out(command.out)
     with Lock(command.out):
         _fit(command)
@@ -77,11 +78,10 @@ def _fit(command: Fit) -> None:
         from rlhf_ray.store import PreferenceStore
         from rlhf_ray.store.files import store_of
     passes: list[PassLosses] = []
+    environment = command.environment
     try:
         store = PreferenceStore(store_of(command.store), create=False)
-        spaces: tuple[Any, Any] = (None, None)
-        if command.environment is not None:
-            spaces = spaces_of(command.environment, supported=True)
+        spaces: tuple[Any, Any] = (None, None) if environment is None else spaces_of(environment, supported=True)
         reward, report = fit(
             store,
             *spaces,
@@ -98,7 +98,7 @@ def _fit(command: Fit) -> None:
     write_curve(passes, command.out)
     metrics = report.metrics() | {"label_noise": reward.settings.label_noise, "weights": weights}
     write_text(command.out / fit_rewards.REPORT, json.dumps(plain(metrics), indent=2) + "\n")
-    if command.environment is None:
+    if environment is None:
         print(
             f"rlhf-ray: the environment of {command.store} is unknown, so the reward model is for the spaces of its fragments: "
             f"observations {reward.observation_space} and actions {reward.action_space}. To train on it, fit "
@@ -108,17 +108,6 @@ def _fit(command: Fit) -> None:
     _say(command, reward, report)
     for line in _of_annotators(annotators, weights, report):
         print(f"  {line}")
-
-
-def _as_in(store: str, experiment: Experiment) -> Fit:
-    """The defaults from a run's settings."""
-    return Fit(
-        store,
-        environment=experiment.environment,
-        held_out_share=experiment.preferences.held_out_share,
-        seed=experiment.seed,
-        reward_model=experiment.reward_model,
-    )
 
 
 def _of_annotators(labels: Mapping[str, int], weights: Mapping[str, float], report: FitReport) -> list[str]:
@@ -142,9 +131,11 @@ def _say(command: Fit, reward: RewardEnsemble, report: FitReport) -> None:
     held_out = f"all {report.held_out} labels held out are ties" if report.held_out else "no labels held out"
     if report.held_out_decided:
         held_out = f"held-out accuracy {share_of(report.held_out_accuracy, report.held_out_decided)}"
+    learned = report.train_accuracy
     print(
         f"{command.out}: {len(reward.reward_mean)} networks fitted to {report.comparisons} labels in {report.gradient_steps} "
-        f"gradient steps ({report.seconds:.1f} s): {held_out}, training accuracy {_share(report.train_accuracy)}"
+        f"gradient steps ({report.seconds:.1f} s): {held_out}, training accuracy "
+        f"{'unknown, for all are ties' if math.isnan(learned) else f'{learned:.2f}'}"
     )
     if below_chance(report.held_out_accuracy, report.held_out_decided):
         print(
@@ -152,7 +143,3 @@ def _say(command: Fit, reward: RewardEnsemble, report: FitReport) -> None:
             "each other. `rlhf-ray store info` tells what each annotator chose.",
             file=sys.stderr,
         )
-
-
-def _share(accuracy: float) -> str:
-    return "unknown, for all are ties" if math.isnan(accuracy) else f"{accuracy:.2f}"

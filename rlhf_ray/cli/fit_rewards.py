@@ -10,6 +10,7 @@ from typing import Any
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import spaces_of
 from rlhf_ray.cli.studies import print_section, writable
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.interruption import nothing_to_save
@@ -19,7 +20,7 @@ FLAG = "--from-rewards"
 REPORT = "fit.json"
 """The report, beside the reward model's ``reward.json``."""
 
-ELSEWHERE = {
+ELSEWHERE: dict[str, str | None] = {
     "loss": "supervised.objective",
     "output": "supervised.objective",
     "learning_rate": "supervised.learning_rate",
@@ -27,18 +28,8 @@ ELSEWHERE = {
     "updates": "supervised.epochs",
     "initial_updates": "supervised.epochs",
     "initial_epochs": "supervised.epochs",
-    "weight_decay": None,
-    "window": None,
-    "label_noise": None,
-    "annotator_rationality": None,
-    "largest_log_odds": None,
-    "adaptive_l2": None,
-    "l2_interval": None,
-    "l2_factor": None,
-    "early_stopping": None,
-    "methods": None,
-    "normalize_outputs": None,
-    "discount": None,
+    **dict.fromkeys(("weight_decay", "window", "label_noise", "annotator_rationality", "largest_log_odds", "methods")),
+    **dict.fromkeys(("adaptive_l2", "l2_interval", "l2_factor", "early_stopping", "normalize_outputs", "discount")),
 }
 """Reward model settings that only a fit to comparisons uses, and what to set instead."""
 
@@ -60,22 +51,14 @@ class FitToRewards:
 
 
 def check_out(out: Path) -> None:
-    """Check that ``out`` is new or holds a reward model, which the new one replaces.
-
-    Raises:
-        SettingError: it is something else, or can't be written to.
-    """
+    """Check that ``out`` is new or holds a reward model, which the new one replaces."""
     writable(out)
     if out.exists() and not (out / "reward.json").exists():
         raise SettingError(f"--out is {out}, which exists and is not a reward model; give another folder.")
 
 
 def run(words: list[str]) -> None:
-    """Run the command.
-
-    Raises:
-        SettingError: the data can't be read or fitted, or an option does not match it.
-    """
+    """Run the command."""
     command: FitToRewards = parse_arguments(FitToRewards, "rlhf-ray fit", words)
     for name, instead in ELSEWHERE.items():
         value = getattr(command.reward_model, name)
@@ -91,29 +74,18 @@ def run(words: list[str]) -> None:
 
 def _fit(command: FitToRewards) -> None:
     with nothing_to_save():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
         from rlhf_ray.data.recordings import load_transitions, recorded_in
         from rlhf_ray.interpret.reward.visualisation import visualise
         from rlhf_ray.reward.supervised import fit_to_rewards
         from rlhf_ray.reward.supervised.fitter import check_steps
-    console, data = Console(highlight=False), command.from_rewards
+        from rlhf_ray.runs.progress import Counting
+        from rlhf_ray.runs.supervised import supervised_section
+    data = command.from_rewards
     steps = load_transitions(data)
     observation_space, action_space = _spaces(data, command.environment)
     own = recorded_in(data, observation_space)
     check_steps(steps, observation_space, action_space, f"The data in {data}", own)
-    with Bars(
-        TextColumn("gradient steps"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bars:
-        bar = bars.add_task("")
+    with Counting("gradient steps", 0) as bar:
         reward, report = fit_to_rewards(
             steps,
             observation_space,
@@ -122,29 +94,21 @@ def _fit(command: FitToRewards) -> None:
             command.supervised,
             seed=command.seed,
             visualise=lambda reward, seed: visualise(reward, steps, seed),
-            progress=lambda done, total: bars.update(bar, completed=done, total=total),
+            progress=lambda done, total: bar.show(done, of=total),
         )
     reward.save(command.out)
-    from rlhf_ray.data.atomic import write_text
-    from rlhf_ray.runs.supervised import supervised_section
-
     section = supervised_section(report)
     about = {"verdict": section.checks[0].text, "data": data, "seed": command.seed}
     write_text(command.out / REPORT, json.dumps(report.to_json() | about, indent=2) + "\n")
     print_section(section)
-    console.print(
+    print(
         f"{command.out}: fitted to {report.train_steps} of {len(steps)} steps in {report.gradient_steps} gradient steps "
-        f"({report.seconds:.1f} s)",
-        soft_wrap=True,
+        f"({report.seconds:.1f} s)"
     )
 
 
 def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
-    """Return the observation and action space of the steps: the recording's own, or the environment's.
-
-    Raises:
-        SettingError: neither is known, or the reward model doesn't support them.
-    """
+    """Return the observation and action space of the steps: the recording's own, or the environment's."""
     from rlhf_ray.data.recordings import open_episodes
     from rlhf_ray.envs.spaces import check_spaces
 

@@ -20,8 +20,7 @@ from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
-    from rlhf_ray.data.transitions import Transitions
-    from rlhf_ray.reward.functions import RewardFunction
+    from rlhf_ray.interpret.reward.subject import Subject
 
 SUBJECTS = {
     "reward": "a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence",
@@ -87,39 +86,25 @@ def no_subject(words: list[str]) -> None:
 def reward(words: list[str]) -> None:
     """Run `rlhf-ray interpret reward`."""
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
-    from rlhf_ray.data.places import run_path
+    from rlhf_ray.data.places import in_job, run_path
     from rlhf_ray.interpret.attribution import known_methods
+    from rlhf_ray.interpret.reward.report import reward_study, write_report
 
     known_methods(command.methods)
     out = writable(run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")))
     with Lock(out):
-        _report(command, out)
-
-
-def _report(command: InterpretReward, out: Path) -> None:
-    """Write the report into the folder ``out``."""
-    from rlhf_ray.data.places import in_job
-    from rlhf_ray.interpret.reward.report import reward_study, write_report
-    from rlhf_ray.interpret.reward.subject import Subject
-
-    function, truth, data, environment, gamma = _subject(command)
-    gamma = gamma if command.gamma is None else command.gamma
-    subject = Subject(
-        function, data, gamma, command.seed, environment, None, command.effort, command.edits, command.methods, truth
-    )
-    study = reward_study(subject, out, own_steps(command.steps))
-    sections = run_shown(study, command.steps, processes=in_job())
-    source = str(command.data or "new rollouts of the run's policy")
-    report = write_report(study, sections, {"model": str(command.model or command.run), "data": source})
+        study = reward_study(_subject(command), out, own_steps(command.steps))
+        sections = run_shown(study, command.steps, processes=in_job())
+        source = str(command.data or "new rollouts of the run's policy")
+        report = write_report(study, sections, {"model": str(command.model or command.run), "data": source})
     print_screen(report.screen, {"report": report.page})
 
 
-def _subject(
-    command: InterpretReward,
-) -> tuple[RewardFunction, RewardFunction | None, Transitions, str | None, float]:
-    """Load the reward, the true one if it is given, and the steps; return them with the environment's name and the discount."""
+def _subject(command: InterpretReward) -> Subject:
+    """Load the reward, the true one if it is given, and the steps."""
     from rlhf_ray.data.inputs import shape_remedy
     from rlhf_ray.data.recordings import environment_of
+    from rlhf_ray.interpret.reward.subject import Subject
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.interpret import check_reported, check_steps, given_steps, steps_of_run
@@ -132,17 +117,15 @@ def _subject(
     elif environment is None:
         assert command.data is not None
         environment = environment_of(command.data)
-    spaces: tuple[Any, Any] = (None, None)
-    if environment is not None:
-        spaces = spaces_of(environment)
+    spaces: tuple[Any, Any] = (None, None) if environment is None else spaces_of(environment)
     source = command.model or (None if folder is None else folder.path)
     assert source is not None
     function = load_reward(source, *spaces)
-    if command.data is None:
+    if command.data is not None:
+        data = given_steps(command.data, command.seed)
+    else:
         assert folder is not None
         data = steps_of_run(folder, command.seed)
-    else:
-        data = given_steps(command.data, command.seed)
     if command.environment is not None and spaces[0].shape != data.observations.shape[1:]:
         raise SettingError(
             f"--environment is {environment}, which has observations of shape {spaces[0].shape}; those of the steps have "
@@ -153,7 +136,10 @@ def _subject(
     for each in (function, truth):
         if each is not None:
             data = check_steps(each, data, command.data or str(environment))
-    return function, truth, data, environment, gamma
+    gamma = gamma if command.gamma is None else command.gamma
+    return Subject(
+        function, data, gamma, command.seed, environment, None, command.effort, command.edits, command.methods, truth
+    )
 
 
 @dataclass(frozen=True)
@@ -250,11 +236,9 @@ def _preprocess(command: Preprocess) -> None:
         from rlhf_ray.runs.interpret import check_steps
     torch.set_num_threads(1)
     if command.environment is None:
-        reward = load_reward(command.path)
         assert command.data is not None
-        steps = load_transitions(command.data)
-        steps = check_steps(reward, steps, command.data)
-        found = preprocess(reward, steps, command.options)
+        reward = load_reward(command.path)
+        found = preprocess(reward, check_steps(reward, load_transitions(command.data), command.data), command.options)
     else:
         try:
             env = envs.make_env(command.environment)

@@ -14,13 +14,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import pairs_skipped
 from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 
 
 @dataclass(frozen=True)
@@ -66,21 +60,19 @@ def run(words: list[str]) -> None:
     from rlhf_ray.runs.quiet import quiet
 
     quiet()
-    labelled = Labelled(command.store, command.comparisons)
-
-    held = label(
-        command.source,
-        command.store,
-        comparisons=command.comparisons,
-        experiment=_experiment(command.source, command.environment),
-        length=command.length,
-        seed=command.seed,
-        labelling=command.labelling,
-        invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
-        on_wait=labelled.on_wait,
-        on_end=labelled.on_end,
-    )
-    labelled.close()
+    with Labelled(command.store, command.comparisons) as labelled:
+        held = label(
+            command.source,
+            command.store,
+            comparisons=command.comparisons,
+            experiment=_experiment(command.source, command.environment),
+            length=command.length,
+            seed=command.seed,
+            labelling=command.labelling,
+            invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
+            on_wait=labelled.on_wait,
+            on_end=labelled.on_end,
+        )
     print(f"{command.store}: {held} comparisons")
 
 

@@ -49,15 +49,7 @@ def preset(name: str) -> Experiment:
 
 
 def spaces_of(environment: str, *, supported: bool = False) -> tuple[Any, Any]:
-    """Return the observation and action space of an environment.
-
-    Args:
-        environment: its name.
-        supported: whether to check that reward models support them.
-
-    Raises:
-        SettingError: there is no such environment, it can't be made, or its spaces are not supported.
-    """
+    """Return the observation and action space of an environment; ``supported``: check that reward models support them."""
     from rlhf_ray import envs
     from rlhf_ray.envs.spaces import check_spaces
 
@@ -75,15 +67,7 @@ def spaces_of(environment: str, *, supported: bool = False) -> tuple[Any, Any]:
 
 
 def check_agent(given: Experiment, before: Experiment) -> None:
-    """Refuse settings of another agent than the experiment's.
-
-    Args:
-        given: the experiment that the command line describes.
-        before: the preset.
-
-    Raises:
-        SettingError: there are some.
-    """
+    """Refuse settings of another agent than that of the experiment ``given``, which differ from those ``before``."""
     for other in get_args(AgentName):
         if other == given.agent:
             continue

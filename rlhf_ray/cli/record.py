@@ -108,13 +108,12 @@ def _record(command: Record) -> None:
     def watch(steps_now: Counter[str], episodes_now: Counter[str], mean: float, success: float | None) -> None:
         nonlocal steps, episodes, outcome
         steps, episodes = steps_now, episodes_now
-        outcome = f"mean true return {mean:.1f}" + (
-            f", {share} of episodes succeeded" if (share := success_of(success)) else ""
-        )
-        bar.show(steps.total() if plan.env_steps is not None else episodes.total(), outcome)
+        share = success_of(success)
+        outcome = f"mean true return {mean:.1f}" + (f", {share} of episodes succeeded" if share else "")
+        bar.show((episodes if plan.env_steps is None else steps).total(), outcome)
 
-    total = plan.env_steps or plan.episodes or 0
-    with _continued(command.out), Counting("env steps" if plan.env_steps is not None else "episodes", total) as bar:
+    what, total = ("env steps", plan.env_steps) if plan.env_steps else ("episodes", plan.episodes or 0)
+    with _continued(command.out), Counting(what, total) as bar:
         count = record(plan, command.out, actors=command.actors, watch=watch)
     if not episodes:
         print(f"{command.out} is already complete: {count} steps")
@@ -130,7 +129,7 @@ def _record_inside(command: Record) -> None:
 
     from rlhf_ray.agents.recorded import InsidePlan
     from rlhf_ray.runs.policies import named_agent
-    from rlhf_ray.runs.record_inside import levels_of, record_inside_with
+    from rlhf_ray.runs.record import levels_of, record_inside_with
 
     torch.set_num_threads(1)
     acting = command.shares or {"greedy": 1.0}
@@ -161,25 +160,20 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
     """What to record, and a description of the run's policy."""
     mix = command.shares
     folder = RunFolder.of_policy(command.source)
-    policy, who = None, ""
-    if folder.config.exists():
-        environment = folder.experiment().environment
-    elif folder.path.exists() and (
-        "/" in command.source or folder.path.is_file() or (folder.path / "agent.json").exists()
-    ):
+    of_run, path = folder.config.exists(), folder.path
+    if not of_run and path.exists() and ("/" in command.source or path.is_file() or (path / "agent.json").exists()):
         raise SettingError(
-            f"{folder.path} is not a run folder (no config.json); give the folder of a run, or add --inside for an agent without a "
-            "run."
+            f"{path} is not a run folder (no config.json); give the folder of a run, or add --inside for an agent without a run."
         )
-    else:
-        environment = preset(command.source).environment
+    experiment = folder.experiment() if of_run else preset(command.source)
     from rlhf_ray import envs
     from rlhf_ray.runs.record import RecordingPlan
 
-    if folder.config.exists():
+    policy, who, gamma, environment = None, "", GAMMA, experiment.environment
+    if of_run:
         from rlhf_ray.runs.policies import newest_policy
 
-        mix = mix or {"policy": 1.0}
+        mix, gamma = mix or {"policy": 1.0}, experiment.agent_settings.gamma
         if {"policy", "epsilon"} & mix.keys():
             newest, iteration = newest_policy(folder)
             policy, who = newest.maker(), f"the policy of iteration {iteration}"
@@ -188,10 +182,8 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
         mix = {"expert" if hasattr(env.unwrapped, "expert") else "random": 1.0}
         env.close()  # type: ignore[no-untyped-call]
     episodes = 20 if command.episodes is None and command.env_steps is None else command.episodes
-    gamma = folder.experiment().agent_settings.gamma if folder.config.exists() else GAMMA
-    return RecordingPlan(
-        environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy, gamma
-    ), who
+    plan = RecordingPlan(environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy, gamma)
+    return plan, who
 
 
 def _share(word: str) -> tuple[str, float]:

@@ -224,11 +224,7 @@ ACTIONS: dict[str, type[_Action]] = {
 
 
 def run(words: list[str]) -> None:
-    """Run one of the actions.
-
-    Raises:
-        SettingError: a path is wrong, or reading or writing failed.
-    """
+    """Run one of the actions."""
     if not words or words[0] in ("-h", "--help"):
         rows = {name: " ".join((kind.__doc__ or "").partition("\n\n")[0].split()) for name, kind in ACTIONS.items()}
         text = (

@@ -28,21 +28,13 @@ WORKERS = 2
 
 
 def check_amounts(effort: float, seed: int) -> None:
-    """Check the options that all studies have.
-
-    Raises:
-        SettingError: one is out of range.
-    """
+    """Check the options that all studies have."""
     require(0 < effort <= 100, "--effort", effort, "it must be above 0 and at most 100")
     require(seed >= 0, "--seed", seed, "it must be 0 or larger")
 
 
 def writable(out: Path, option: str = "--out") -> Path:
-    """Return the folder ``out`` that ``option`` names.
-
-    Raises:
-        SettingError: it can't be written to.
-    """
+    """Return the folder ``out`` that ``option`` names, which must be one that can be written to."""
     there = next(place for place in (out, *out.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise SettingError(
@@ -57,13 +49,7 @@ def own_steps(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_shown(study: Study[Any], names: Sequence[str], *, processes: bool) -> tuple[Section, ...]:
-    """Run a study behind a progress bar.
-
-    Args:
-        study: the study.
-        names: the steps to run; empty: all.
-        processes: whether its subject can be sent to other processes. In a job, they are Ray's.
-    """
+    """Run steps of a study (none named: all) behind a progress bar, in ``processes`` if its subject can be sent there."""
     import torch
 
     from rlhf_ray.data.places import in_job

@@ -62,11 +62,7 @@ class Train(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {
-            "--reference": self.reference,
-            "--callback": bool(self.callback),
-            "what to start from": bool(self.start.parts),
-        }
+        given = {"--reference": self.reference, "--callback": self.callback, "what to start from": self.start.parts}
         if self.true_reward and any(given.values()):
             names = ", ".join(name for name, there in given.items() if there)
             raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
@@ -104,7 +100,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
 
     gc.disable()  # imports leave no garbage, and the search for it takes a sixth of their time
     with nothing_to_save():
-        from rlhf_ray.runs.new_run import new_run
+        from rlhf_ray.runs.new_run import extended, new_run
         from rlhf_ray.runs.quiet import quiet
         from rlhf_ray.runs.train import train
     gc.freeze()  # modules are never garbage: later searches skip them
@@ -117,7 +113,9 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
         experiment = folder.experiment()
     else:
         folder = resumed
-        _extend(folder, experiment)
+        if (totals := _totals(experiment)) != _totals(folder.experiment()):
+            for line in extended(folder, total_env_steps=totals[0], comparisons=totals[1])[1]:
+                print(f"rlhf-ray: {line}")
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
@@ -157,17 +155,6 @@ def _kept(resumed: RunFolder) -> Train:
     return Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
 
 
-def _extend(folder: RunFolder, now: Experiment) -> None:
-    """Give a run its new totals, if it has any, and print what happens."""
-    from rlhf_ray.runs.extension import extended
-
-    if _totals(now) == _totals(folder.experiment()):
-        return
-    total_env_steps, comparisons = _totals(now)
-    for line in extended(folder, total_env_steps=total_env_steps, comparisons=comparisons)[1]:
-        print(f"rlhf-ray: {line}")
-
-
 def _train_expert(folder: RunFolder, experiment: Experiment, resume: bool, episodes: int) -> None:
     """Train on the true reward, with a progress bar, and print the outcome."""
     from rlhf_ray.agents.true_return import success_of
@@ -175,11 +162,8 @@ def _train_expert(folder: RunFolder, experiment: Experiment, resume: bool, episo
 
     def watch(metrics: dict[str, Any]) -> None:
         mean, success = metrics["true_return_mean"], metrics["success_rate"]
-        bar.show(
-            metrics["env_steps"],
-            ("" if mean is None else f"mean true return {mean:.2f}")
-            + ("" if success is None else f", success {success:.2f}"),
-        )
+        note = "" if mean is None else f"mean true return {mean:.2f}"
+        bar.show(metrics["env_steps"], note if success is None else f"{note}, success {success:.2f}")
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
         outcome = train_expert(folder, experiment, resume=resume, evaluation_episodes=episodes, watch=watch)
@@ -220,17 +204,13 @@ def refused(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(cause(error), SettingError) and not folder.rows() and not _has_answers(folder):
-            shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(cause(error), SettingError) and not folder.rows():
+            from rlhf_ray.store import PreferenceStore
+
+            store = folder.preferences
+            if not store.exists() or not PreferenceStore(store, create=False).tally().last:  # of skips, too
+                shutil.rmtree(folder.path, ignore_errors=True)
         raise
-
-
-def _has_answers(folder: RunFolder) -> bool:
-    from rlhf_ray.store import PreferenceStore
-
-    return (
-        folder.preferences.exists() and PreferenceStore(folder.preferences, create=False).tally().last > 0
-    )  # skips, too
 
 
 @contextlib.contextmanager
@@ -246,14 +226,12 @@ def resumable(folder: RunFolder) -> Iterator[None]:
 def _experiment(command: Train) -> Experiment:
     """The experiment that the command line describes."""
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
-    preferences = experiment.preferences
-    if command.wait_for_labels and "human" not in (command.teacher, preferences.teacher):
+    teacher, mode = command.teacher or experiment.preferences.teacher, experiment.preferences.mode
+    if command.wait_for_labels and "human" not in (teacher, experiment.preferences.teacher):
         raise SettingError("--wait-for-labels needs people as teachers: add --teacher human.")
-    mode: Any = "asynchronous" if command.teacher == "human" else preferences.mode
-    if command.wait_for_labels:
-        mode = "synchronous"
-    preferences = dataclasses.replace(preferences, teacher=command.teacher or preferences.teacher, mode=mode)
-    return dataclasses.replace(experiment, preferences=preferences)
+    if command.teacher == "human" or command.wait_for_labels:
+        mode = "synchronous" if command.wait_for_labels else "asynchronous"
+    return experiment.changed(preferences={"teacher": teacher, "mode": mode})
 
 
 def _totals(experiment: Experiment) -> tuple[int, int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import asks_help, parse_arguments
@@ -100,25 +99,18 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> No
     from rlhf_ray.runs.train import start_ray
 
     agent = plan.experiment.agent_settings
-    with _resumable(folder):
+    try:
         start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
         if threading.current_thread() is threading.main_thread():
             sigterm_as_ctrl_c()  # again: Ray sets a handler of its own when it connects to a cluster
         outcome = turn(folder)
-    if outcome.trials and all(trial["status"] == "failed" for trial in outcome.trials):
-        sys.exit(f"rlhf-ray: no trial has run to its end; the first failed with: {outcome.trials[0]['error']}")
-
-
-@contextlib.contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """On an interrupt, raise KeyboardInterrupt with the command that resumes the sweep, if a trial has started."""
-    try:
-        yield
     except KeyboardInterrupt as stopped:
         from rlhf_ray.sweeps.state import has_started
 
         next_step = f"resume with `rlhf-ray tune --resume {folder}`" if has_started(folder) else "start the sweep again"
         raise KeyboardInterrupt(f"stopped; {next_step}") from stopped
+    if outcome.trials and all(trial["status"] == "failed" for trial in outcome.trials):
+        sys.exit(f"rlhf-ray: no trial has run to its end; the first failed with: {outcome.trials[0]['error']}")
 
 
 def plan_of(command: Tune, name: str) -> Plan:
@@ -132,20 +124,12 @@ def plan_of(command: Tune, name: str) -> Plan:
     space = parse(command.vary, experiment) if command.vary else space
     metric: Metric
     metric = ("likelihood" if asks_people else "return") if command.metric == "auto" else command.metric
-    return Plan(
-        experiment=experiment,
-        space=space,
-        trials=count(space, command.trials),
-        repeat=command.repeat,
-        # Annotators answer one trial's questions at a time.
-        concurrent=1 if asks_people and command.concurrent is None else command.concurrent,
-        search=command.search,
-        schedule=command.schedule,
-        metric=metric,
-        evaluation_episodes=command.evaluation_episodes,
-        seeds=command.seeds,
-        name=name,
-    )
+    # Annotators answer one trial's questions at a time.
+    concurrent = 1 if asks_people and command.concurrent is None else command.concurrent
+    names = ("repeat", "search", "schedule", "evaluation_episodes", "seeds")
+    given: dict[str, Any] = {option: getattr(command, option) for option in names}
+    trials = count(space, command.trials)
+    return Plan(experiment, space, trials, concurrent=concurrent, metric=metric, name=name, **given)
 
 
 def _together(words: list[str]) -> list[str]:

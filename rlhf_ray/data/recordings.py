@@ -200,7 +200,7 @@ def open_episodes(path: Path | str) -> EpisodeSource:
         return EpisodeSource(found, found.observation_space, found.action_space, found.about)
     if (path / "config.json").exists():
         raise SettingError(
-            f"{path} is a run folder; load its steps with rlhf_ray.runs.steps.load_steps, or record its policy."
+            f"{path} is a run folder; load its steps with rlhf_ray.runs.interpret.load_steps, or record its policy."
         )
     if path.is_dir():
         trajectories = other_formats.read_imitation(path)
@@ -231,7 +231,7 @@ def load_demonstrations(path: Path | str) -> Demonstrations:
 
 
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
-    """Load steps from anything that `open_episodes` reads. For a run folder, use `rlhf_ray.runs.steps.load_steps`.
+    """Load steps from anything that `open_episodes` reads. For a run folder, use `rlhf_ray.runs.interpret.load_steps`.
 
     Returns:
         The first ``most`` steps (None: all), with episodes numbered from 0, and ``truncated`` among the columns.

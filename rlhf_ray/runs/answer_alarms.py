@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -47,39 +48,32 @@ class Alarm:
     bound: str
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """What an alarm has found: see `Alarm`. ``names`` are the annotators whom it is about."""
-
-    message: str
-    value: float
-    bound: str
-    names: Iterable[str] = ()
-
+Found = tuple[str, float, str] | tuple[str, float, str, Iterable[str]] | None
+"""What an alarm has found: message, value and bound of the `Alarm`, and the annotators whom it is about."""
 
 CHECKS: list[Callable[[Rows], Alarm | None]] = []
 """The alarms that need no more than the metrics."""
 
 
-def raises(
-    remedy: str, *, listed: bool = True
-) -> Callable[[Callable[..., Trouble | None]], Callable[..., Alarm | None]]:
-    """Decorate a function of the metrics that returns what is wrong: it raises the alarm of its name.
+def raises(remedy: str) -> Callable[[Callable[..., Found]], Callable[..., Alarm | None]]:
+    """Decorate a function of the metrics that returns what is wrong: it raises the alarm of its name, with this remedy.
 
-    Args:
-        remedy: how to fix it; ``{whom}`` stands for what to do about the annotators whom it is about.
-        listed: whether it is one of `CHECKS`.
+    ``{whom}`` stands for what to do about the annotators whom it is about.
     """
 
-    def decorate(find: Callable[..., Trouble | None]) -> Callable[..., Alarm | None]:
+    def decorate(find: Callable[..., Found]) -> Callable[..., Alarm | None]:
         @functools.wraps(find)
         def check(rows: Rows, *context: Any) -> Alarm | None:
             if (found := find(rows, *context)) is None:
                 return None
-            said = remedy.replace("{whom}", talk_to(found.names))
-            return Alarm(find.__name__, found.message, said, found.value, found.bound)
+            message, value, bound, *about = found
+            names = [name for each in about for name in each]
+            commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
+            whom = f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
+            return Alarm(find.__name__, message, remedy.replace("{whom}", whom), value, bound)
 
-        CHECKS.extend([check] if listed else [])
+        if len(inspect.signature(find).parameters) == 1:
+            CHECKS.append(check)
         return check
 
     return decorate
@@ -105,7 +99,7 @@ def newest(rows: Rows, count: int, *names: str) -> list[Row]:
     "Sides are random, so about half should be. They may press the same button every time: {whom}. Check that the page shows both "
     "clips."
 )
-def one_sided_answers(rows: Rows) -> Trouble | None:
+def one_sided_answers(rows: Rows) -> Found:
     """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
     presses = {name: each for name, each in presses_of(rows).items() if each.one_sided}
     if not presses:
@@ -116,11 +110,11 @@ def one_sided_answers(rows: Rows) -> Trouble | None:
         for name, each in presses.items()
     ]
     most = max(max(each.left, each.right) / each.decided for each in presses.values())
-    return Trouble(f"{'; '.join(found)}.", most, "about 0.5", presses)
+    return f"{'; '.join(found)}.", most, "about 0.5", presses
 
 
 @raises("Ties teach little. They may press the same button every time: {whom}.")
-def equal_answers(rows: Rows) -> Trouble | None:
+def equal_answers(rows: Rows) -> Found:
     """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
     presses = presses_of(rows)
     equal = {name: each for name, each in presses.items() if each.mostly_equal}
@@ -130,21 +124,21 @@ def equal_answers(rows: Rows) -> Trouble | None:
     usual = sum(each.equal for each in others) / sum(each.answers for each in others)
     found = [f"{each.equal} of the last {each.answers} answers of {name}" for name, each in equal.items()]
     message = f"{'; '.join(found)} are “equally good”; of the others' answers, {100 * usual:.0f} %."
-    return Trouble(message, max(each.equal / each.answers for each in equal.values()), f"≤ {MOSTLY}", equal)
+    return message, max(each.equal / each.answers for each in equal.values()), f"≤ {MOSTLY}", equal
 
 
 @raises(
     "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
     f"ppo.entropy_coefficient. {SAME_BUTTON}"
 )
-def fragments_alike(rows: Rows) -> Trouble | None:
+def fragments_alike(rows: Rows) -> Found:
     """The fragments are duplicates, or the teacher sees no difference between them."""
     pools, fits = newest(rows, 1, "distinct_fragments"), newest(rows, 1, "ties", "comparisons")
     distinct = pools[0]["distinct_fragments"] if pools else 1.0
     ties, answers = (fits[0]["ties"], fits[0]["comparisons"]) if fits else (0, 0)
     if distinct < DISTINCT_FRAGMENTS:
         message = f"Only {100 * distinct:.0f} % of the fragments in the pool are distinct."
-        return Trouble(message, distinct, f"≥ {DISTINCT_FRAGMENTS}")
+        return message, distinct, f"≥ {DISTINCT_FRAGMENTS}"
     if held_back(rows[-1]) is not None:
         return None  # `labels_held_back` reports it
     if nothing_decided(rows):
@@ -153,24 +147,24 @@ def fragments_alike(rows: Rows) -> Trouble | None:
         message = f"{ties:.0f} of {answers} answers are ties."
     else:
         return None
-    return Trouble(message, ties / answers, f"≤ {TIES}")
+    return message, ties / answers, f"≤ {TIES}"
 
 
 @raises(
     "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise fragments.length or "
     f"fragments.exploration_env_steps. {SAME_BUTTON}"
 )
-def labels_held_back(rows: Rows) -> Trouble | None:
+def labels_held_back(rows: Rows) -> Found:
     """Due labels are held back, because the answers would be ties."""
     held = held_back(rows[-1])
-    return None if held is None else Trouble(held, rows[-1]["labels_held_back"], "0")
+    return None if held is None else (held, rows[-1]["labels_held_back"], "0")
 
 
 @raises(
     "Such answers teach nothing. They may be guessed, or about something that the reward model can't see "
     f"(reward_model.network, fragments.length): {{whom}}. {SEE}"
 )
-def no_information(rows: Rows) -> Trouble | None:
+def no_information(rows: Rows) -> Found:
     """An annotator's answers are as good as guessed."""
     return _rated(rows, "guesses", f"< {GUESSED[0]}")
 
@@ -179,33 +173,33 @@ def no_information(rows: Rows) -> Trouble | None:
     "They may press the keys the wrong way round: {whom}. Until then, with reward_model.label_noise=None, fits take these answers "
     "for their opposite."
 )
-def inverted_answers(rows: Rows) -> Trouble | None:
+def inverted_answers(rows: Rows) -> Found:
     """More of an annotator's answers are wrong than right."""
     return _rated(rows, "inverted", "< 0.5")
 
 
 @raises(f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {{whom}}. {SEE}")
-def drifting_answers(rows: Rows) -> Trouble | None:
+def drifting_answers(rows: Rows) -> Found:
     """Clearly more of an annotator's newest answers are wrong than of the older ones."""
     drifts = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
     if not drifts:
         return None
     message = " ".join(drift.sentence(name) for name, drift in drifts.items())
     most = max(drift.newest.rate for drift in drifts.values())
-    return Trouble(message, most, f"at most {ROSE_BY} above that of the older answers", drifts)
+    return message, most, f"at most {ROSE_BY} above that of the older answers", drifts
 
 
 @raises(
     "Fits learn less from each. Make questions easier (a longer fragments.length, labelling.instructions that say what to look "
     f"for), allow skips, or collect more answers (preferences.comparisons). {SEE}"
 )
-def wrong_answers(rows: Rows) -> Trouble | None:
+def wrong_answers(rows: Rows) -> Found:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)
     named = no_information(rows) or inverted_answers(rows) or any(of.one_sided for of in presses_of(rows).values())
     if whole is None or whole.low <= MANY_WRONG or named:
         return None
-    return Trouble(_said({"": whole}), whole.rate, f"≤ {MANY_WRONG}, by its interval")
+    return _said({"": whole}), whole.rate, f"≤ {MANY_WRONG}, by its interval"
 
 
 def nothing_decided(rows: Rows) -> bool:
@@ -228,17 +222,11 @@ def presses_of(rows: Rows) -> dict[str, Presses]:
     return {}
 
 
-def talk_to(names: Iterable[str]) -> str:
-    """Say what to do about the annotators ``names``."""
-    commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
-    return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
-
-
-def _rated(rows: Rows, kind: Kind, bound: str) -> Trouble | None:
+def _rated(rows: Rows, kind: Kind, bound: str) -> Found:
     """Find annotators with error rates of this kind, but those that `one_sided_answers` names and says why."""
     rates = newest_rates(rows)[1]
     found = {name: rate for name, rate in rates.items() if rate.kind == kind and not _one_sided(rows, name)}
-    return Trouble(_said(found), max(rate.rate for rate in found.values()), bound, found) if found else None
+    return (_said(found), max(rate.rate for rate in found.values()), bound, found) if found else None
 
 
 def _one_sided(rows: Rows, name: str) -> bool:

@@ -1,18 +1,4 @@
-"""Callbacks: hooks into a run. Progress bars, metrics files and your own code are each a `Callback`.
-
-::
-
-    class Best(Callback):
-        def on_start(self, run):
-            self.best = -math.inf
-
-        def on_metrics(self, metrics):
-            true_return = metrics["true_return_mean"]  # None until an episode has ended
-            self.best = max(self.best, -math.inf if true_return is None else true_return)
-            metrics["best_true_return"] = self.best
-
-    train(folder, callbacks=[Best()])
-"""
+"""Callbacks: hooks into a run. Progress bars, metrics files and your own code are each a `Callback`; docs/metrics.md shows one."""
 
 from __future__ import annotations
 
@@ -116,12 +102,8 @@ class Callbacks:
                 try:
                     json.dumps(plain({name: metrics[name]}))
                 except (TypeError, ValueError):
-                    value = metrics.pop(name)
-                    self._failed(
-                        callback,
-                        "on_metrics",
-                        f"set the metric {name!r} to {value!r}, which is not a number, string or list",
-                    )
+                    what = f"set the metric {name!r} to {metrics.pop(name)!r}, which is not a number, string or list"
+                    self._failed(callback, "on_metrics", what)
 
     def on_end(self, outcome: Outcome | None) -> None:
         """See `Callback.on_end`."""
@@ -143,7 +125,8 @@ class Callbacks:
             self._failed(callback, hook, f"raised {type(error).__name__}: {_said(error)}", error)
 
     def _failed(self, callback: Callback, hook: str, what: str, error: Exception | None = None) -> None:
-        failure = CallbackError(f"{_name(callback)}.{hook} {what}.")
+        kind = type(callback)
+        failure = CallbackError(f"Callback {kind.__module__}:{kind.__qualname__}.{hook} {what}.")
         failure.__cause__ = error
         self.failure = self.failure or failure
 
@@ -184,7 +167,3 @@ def _said(error: Exception) -> str:
     """The first non-empty line of the error message."""
     text = explain(error) if isinstance(error, OSError) else str(error)
     return next((line.strip() for line in text.splitlines() if line.strip()), "nothing").rstrip(".")
-
-
-def _name(callback: Callback) -> str:
-    return f"Callback {type(callback).__module__}:{type(callback).__qualname__}"

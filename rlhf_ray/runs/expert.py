@@ -29,9 +29,6 @@ from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import close
 from rlhf_ray.settings import Experiment
 
-Watch = Callable[[dict[str, Any]], None]
-"""Called with the metrics of each iteration."""
-
 
 def train_expert(
     folder: RunFolder,
@@ -39,22 +36,15 @@ def train_expert(
     *,
     resume: bool = False,
     evaluation_episodes: int = 20,
-    watch: Watch = lambda metrics: None,
+    watch: Callable[[dict[str, Any]], None] = lambda metrics: None,
 ) -> Outcome:
     """Train the agent on the true reward with the experiment's settings of it, for whole iterations within its step budget.
 
     Writes ``metrics.jsonl``, checkpoints and ``result.json``. See `rlhf_ray.rllib.reference` for what it takes from the published
     agents, and what not.
 
-    Args:
-        folder: a new run folder; with ``resume``, the folder of the run to resume.
-        experiment: the settings; those of fragments, preferences and reward model are not used.
-        resume: continue from the newest complete checkpoint.
-        evaluation_episodes: number of episodes of the final evaluation.
-        watch: called after each iteration.
-
-    Returns:
-        The outcome. ``reference`` is the expert's true return.
+    ``folder`` is a new run folder; with ``resume``, that of a run, which continues from its newest complete checkpoint. Settings of
+    fragments, preferences and reward model are not used. ``reference`` of the outcome is the expert's true return.
     """
     config = expert_config(experiment)
     join_cluster()
@@ -72,9 +62,10 @@ def train_expert(
             started = time.perf_counter() - folder.last_metrics().get("seconds", 0.0)
             iterations = experiment.total_env_steps // experiment.agent_settings.iteration_env_steps
             while algorithm.training_iteration < iterations and not interrupted():
+                done = algorithm.training_iteration
                 try:
                     with interrupted.at_once():
-                        if (done := algorithm.training_iteration) and done % experiment.checkpoint_every == 0:
+                        if done and done % experiment.checkpoint_every == 0:
                             reset_and_reseed(algorithm, experiment.seed, done)
                         result = algorithm.train()
                 except Interrupted:

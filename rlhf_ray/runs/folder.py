@@ -78,48 +78,38 @@ class RunFolder:
     def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:
         """Create the folder with the settings, versions and command.
 
-        Args:
-            path: path of the new folder.
-            experiment: the settings.
-            options: other options of the run, needed to resume it.
+        ``options``: other options of the run, needed to resume it.
 
         Raises:
             SettingError: the folder exists and is not empty, or can't be created.
         """
-        folder = RunFolder(path)
+        folder, options, modules = RunFolder(path), options or {}, experiment.own_names()
+        versions = {"rlhf_ray": "rlhf-ray"} | {name: name for name in ("ray", "torch", "gymnasium", "numpy", "pyarrow")}
+        about = {
+            "format": FORMAT,
+            "started": _now(),
+            "finished": None,
+            "interrupted": False,
+            "options": options,
+            "modules": found_in_all(map(consent.module_of, [*modules, *options.get("callback", ())])),
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "versions": {name: importlib.metadata.version(of) for name, of in versions.items()}
+            | {"python": platform.python_version()},
+            "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
+        }
         with own_folder(folder.path, _OTHER):
             if any(entry.name != INSIDE for entry in without_strays(folder.path.iterdir())):
                 raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.")
             try:
-                folder._begin(experiment, options or {})
+                with writing(folder.config):
+                    save_experiment(experiment, folder.config)
+                folder._write(folder.run, about)
             except BaseException:
                 shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would fail: the folder exists
                 raise
-        for name in experiment.own_names():
+        for name in modules:
             consent.allow(consent.module_of(name))
         return folder
-
-    def _begin(self, experiment: Experiment, options: dict[str, Any]) -> None:
-        with writing(self.config):
-            save_experiment(experiment, self.config)
-        names = ("rlhf-ray", "ray", "torch", "gymnasium", "numpy", "pyarrow")
-        self._write(
-            self.run,
-            {
-                "format": FORMAT,
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "finished": None,
-                "interrupted": False,
-                "options": options,
-                "modules": found_in_all(
-                    map(consent.module_of, [*experiment.own_names(), *options.get("callback", ())])
-                ),
-                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-                "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
-                | {"python": platform.python_version()},
-                "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
-            },
-        )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -131,11 +121,11 @@ class RunFolder:
         if self._lock is not None:
             yield
             return
-        with Lock(self.path, _OTHER) as self._lock:
-            try:
+        try:
+            with Lock(self.path, _OTHER) as self._lock:
                 yield
-            finally:
-                self._lock = None
+        finally:
+            self._lock = None
 
     @staticmethod
     def open(path: Path | str) -> RunFolder:
@@ -203,21 +193,19 @@ class RunFolder:
             if bad := damaged_files(self.chosen) if self.chosen.exists() else ["it does not exist"]:
                 raise SettingError(f"The checkpoint {self.chosen} is damaged ({', '.join(bad[:3])}); give another one.")
             return self.chosen
-        checkpoint = last_checkpoint(self.checkpoints)
-        there = all_checkpoints(self.checkpoints)
-        if checkpoint is None and there:
+        if (checkpoint := last_checkpoint(self.checkpoints)) is not None:
+            return checkpoint
+        if there := all_checkpoints(self.checkpoints):
             damage = "; ".join(f"{each.name}: {', '.join(damaged_files(each)[:3])}" for each in there)
             raise SettingError(
                 f"All checkpoints in {self.checkpoints} are damaged; files are missing or changed ({damage}). Restore one from a "
                 "backup, or delete that folder: `rlhf-ray train --resume` then restarts training with the stored labels."
             )
-        if checkpoint is None:
-            every = self.experiment().checkpoint_every
-            raise SettingError(
-                f"{self.path} has no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations or at "
-                f"its end. Wait for it; if the run has stopped, resume it with `rlhf-ray train --resume {self.path}`."
-            )
-        return checkpoint
+        every = self.experiment().checkpoint_every
+        raise SettingError(
+            f"{self.path} has no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations or at its "
+            f"end. Wait for it; if the run has stopped, resume it with `rlhf-ray train --resume {self.path}`."
+        )
 
     def about(self) -> dict[str, Any]:
         """Read run.json: versions, machine, command, times.
@@ -230,7 +218,8 @@ class RunFolder:
             if values["format"] != FORMAT:
                 raise ValueError(f"its format is {values['format']!r}")
         except (OSError, ValueError, TypeError, KeyError) as error:
-            why = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({_said(error)})"
+            said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            why = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({said})"
             raise SettingError(
                 f"{self.run} {why}: restore it from a backup. Without it the run can be evaluated but not resumed."
             ) from error
@@ -257,16 +246,15 @@ class RunFolder:
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the end time."""
         self._write(self.result, result)
-        about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
-        self._write(self.run, about)
+        self._write(self.run, self.about() | {"finished": _now(), "interrupted": interrupted})
 
     def extend(self, experiment: Experiment) -> None:
         """Replace the settings by those of a longer run, which `train` resumes. The outcome so far is deleted."""
         about = self.about()
-        last = {"finished": about["finished"], "extended": datetime.now(UTC).isoformat(timespec="seconds")}
-        totals = {"total_env_steps": experiment.total_env_steps, "comparisons": experiment.preferences.comparisons}
+        part = {"finished": about["finished"], "extended": _now(), "total_env_steps": experiment.total_env_steps}
+        part["comparisons"] = experiment.preferences.comparisons
         write_text(self.config, json.dumps(to_json(experiment), indent=2) + "\n")
-        parts = [*about.get("parts", []), last | totals]
+        parts = [*about.get("parts", []), part]
         self._write(self.run, about | {"finished": None, "interrupted": False, "parts": parts})
         self.result.unlink(missing_ok=True)
 
@@ -306,17 +294,14 @@ def own_folder(path: Path, remedy: str) -> Iterator[None]:
             path.rmdir()
 
 
-def _said(error: Exception) -> str:
-    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a ``metrics.jsonl`` file, without a truncated last line."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        rows.append(row)
+    with contextlib.suppress(json.JSONDecodeError):
+        for line in path.read_text().splitlines() if path.exists() else []:
+            rows.append(json.loads(line))
     return rows

@@ -19,7 +19,7 @@ from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
-from rlhf_ray.runs.answer_alarms import CHECKS, Alarm, Row, Rows, Trouble, has, newest, nothing_decided, raises
+from rlhf_ray.runs.answer_alarms import CHECKS, Alarm, Found, Row, Rows, has, newest, nothing_decided, raises
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 
 declare("alarms", Metric("alarms", "Active alarms.", kind=int))
@@ -78,12 +78,7 @@ class Alarms(Callback):
 
 
 class Health:
-    """Watches a run's metrics.
-
-    Args:
-        action_space: the environment's action space, to interpret the policy's entropy.
-        limited: whether the environment has a time limit. Without one, episodes may never end.
-    """
+    """Watches the metrics of a run; ``limited``: whether its environment has a time limit."""
 
     def __init__(self, action_space: gym.Space[Any], *, limited: bool = True):
         self._action_space, self._limited = action_space, limited
@@ -115,7 +110,7 @@ class Health:
     "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
     "preferences.rounds, or choose a flatter preferences.schedule."
 )
-def reward_hacking(rows: Rows) -> Trouble | None:
+def reward_hacking(rows: Rows) -> Found:
     """The learned return has risen while the true return has fallen.
 
     Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
@@ -143,7 +138,7 @@ def reward_hacking(rows: Rows) -> Trouble | None:
         rose = " to ".join(f"{mean:.4g}" for mean in learned.means[[start, -1]])
         when = f"Over the last {len(rows) - known[start]} iterations"
         message = f"{when} the {rising} rose from {rose} while the {what} fell from {before} to {now}."
-        return Trouble(message, float(now), f"about {before} or more")
+        return message, float(now), f"about {before} or more"
     return None
 
 
@@ -151,7 +146,7 @@ def reward_hacking(rows: Rows) -> Trouble | None:
     "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
     "reward_model.weight_decay."
 )
-def reward_scale(rows: Rows) -> Trouble | None:
+def reward_scale(rows: Rows) -> Found:
     """The scale of the raw reward jumps between consecutive versions."""
     fits = newest(rows, 2, "reward_std", "reward_version")
     if len(fits) < 2 or nothing_decided(rows):
@@ -163,20 +158,20 @@ def reward_scale(rows: Rows) -> Trouble | None:
         f"From reward version {fits[0]['reward_version']} to {fits[1]['reward_version']}, the standard deviation of the raw reward "
         f"changed from {before:.3g} to {now:.3g}."
     )
-    return Trouble(message, now, f"{before / SCALE_JUMP:.3g} to {before * SCALE_JUMP:.3g}")
+    return message, now, f"{before / SCALE_JUMP:.3g} to {before * SCALE_JUMP:.3g}"
 
 
 @raises(
     "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
     "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True."
 )
-def ensemble_collapse(rows: Rows) -> Trouble | None:
+def ensemble_collapse(rows: Rows) -> Found:
     """The ensemble members are practically identical."""
     apart = [row["disagreement"] for row in newest(rows, 1, "disagreement")]
     if not apart or apart[0] >= COLLAPSED_DISAGREEMENT or nothing_decided(rows):
         return None
     message = f"The predicted probabilities of the ensemble members differ by only {apart[0]:.1e}."
-    return Trouble(message, apart[0], f"≥ {COLLAPSED_DISAGREEMENT}")
+    return message, apart[0], f"≥ {COLLAPSED_DISAGREEMENT}"
 
 
 @raises(
@@ -184,7 +179,7 @@ def ensemble_collapse(rows: Rows) -> Trouble | None:
     "statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: `rlhf-ray store weigh "
     "RUN NAME 0`."
 )
-def below_chance(rows: Rows) -> Trouble | None:
+def below_chance(rows: Rows) -> Found:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
     fits = newest(rows, 1, "held_out_accuracy", "held_out_decided")
     if not fits:
@@ -193,14 +188,14 @@ def below_chance(rows: Rows) -> Trouble | None:
     if not held_out.below_chance(accuracy, answers):
         return None
     message = f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5."
-    return Trouble(message, accuracy, "> 0.5")
+    return message, accuracy, "> 0.5"
 
 
 @raises(
     "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
     "fragments to pair, raise fragments.pool or fragments.initial_env_steps."
 )
-def labels_starving(rows: Rows) -> Trouble | None:
+def labels_starving(rows: Rows) -> Found:
     """Labels fall behind the schedule."""
     waiting = newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
     rounds = newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
@@ -213,21 +208,21 @@ def labels_starving(rows: Rows) -> Trouble | None:
     wanted, answered = due[-1]
     since = f"{len(due)} {'iterations' if waiting else 'labelling rounds'}"
     message = f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {since}."
-    return Trouble(message, answered, f"≥ {(1 - STARVING) * wanted:.0f}")
+    return message, answered, f"≥ {(1 - STARVING) * wanted:.0f}"
 
 
 @raises("Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.")
-def nobody_answers(rows: Rows) -> Trouble | None:
+def nobody_answers(rows: Rows) -> Found:
     """Questions are open for people, and none is answered."""
     silence = rows[-1].get("unanswered_seconds")
     if silence is None or silence < NOBODY_AFTER:
         return None
     message = f"Nobody answered for {spoken(silence)} while questions were open."
-    return Trouble(message, silence, f"< {NOBODY_AFTER:.0f} s")
+    return message, silence, f"< {NOBODY_AFTER:.0f} s"
 
 
-@raises("Register the environment with max_episode_steps.", listed=False)
-def endless_episodes(rows: Rows, limited: bool) -> Trouble | None:
+@raises("Register the environment with max_episode_steps.")
+def endless_episodes(rows: Rows, limited: bool) -> Found:
     """No episode has ended in an environment without a time limit."""
     if limited or len(rows) < ENDLESS_AFTER or newest(rows, 1, "true_return_mean"):
         return None
@@ -236,15 +231,14 @@ def endless_episodes(rows: Rows, limited: bool) -> Trouble | None:
         f"No episode has ended in {steps:,} environment steps, and the environment has no time limit: the true return in training "
         f"is unknown, and an evaluation cuts episodes after {LONGEST:,} steps."
     )
-    return Trouble(message, steps, "an episode ends")
+    return message, steps, "an episode ends"
 
 
 @raises(
     "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
-    "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
-    listed=False,
+    "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy)."
 )
-def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Trouble | None:
+def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Found:
     """The policy has practically stopped exploring."""
     seen = newest(rows, SETTLED_FOR, "policy_entropy")
     if len(seen) < SETTLED_FOR:
@@ -257,7 +251,7 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Trouble | None
         start = next(row["policy_entropy"] for row in rows if has(row, "policy_entropy"))
         left, least = math.exp((entropy - start) / math.prod(action_space.shape or (1,))), SPREAD_LEFT
         what = f"action standard deviation is {100 * left:.2g} % of its initial value"
-    return None if left >= least else Trouble(f"For {SETTLED_FOR} iterations, the policy's {what}.", left, f"≥ {least}")
+    return None if left >= least else (f"For {SETTLED_FOR} iterations, the policy's {what}.", left, f"≥ {least}")
 
 
 class _Moves:

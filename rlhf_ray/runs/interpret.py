@@ -1,4 +1,4 @@
-"""The subject of a reward report: a run's reward, and steps of its policy and of random actions."""
+"""Steps for reports on rewards: of a run's policy and random actions, of its labelled clips, or of a recording; and checks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
-from rlhf_ray.data.recordings import recorded_in
+from rlhf_ray.data.recordings import load_transitions, recorded_in
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import seeded, shaped
 from rlhf_ray.data.transitions import Transitions
@@ -22,7 +23,7 @@ from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
-from rlhf_ray.runs.steps import load_steps
+from rlhf_ray.store import PreferenceStore
 
 STEPS, IMAGE_STEPS = 6000, 1500
 """New steps to look at, of vectors and of images."""
@@ -110,10 +111,7 @@ def check_reported(reward: RewardFunction) -> None:
 def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) -> Transitions:
     """Check that steps are of the environment that the reward is for, and that it is a function of them.
 
-    Args:
-        reward: the reward.
-        data: the steps.
-        where: the file or folder that they come from; the name of the environment, for new steps of a run.
+    ``where``: the file or folder that they come from; the name of the environment, for new steps of a run.
 
     Returns:
         The steps, with observations of the type of the reward's space, and actions of the shape of its space.
@@ -157,3 +155,31 @@ def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[An
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
+
+
+def load_steps(path: Path | str, most: int | None = None) -> Transitions:
+    """Load the first ``most`` steps (None: all) from a run folder's labelled clips, or from what `load_transitions` accepts.
+
+    Raises:
+        SettingError: there are no steps.
+    """
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        return load_transitions(path, most)
+    last = None if most is None else max(1, most)  # each comparison has a step or more
+    there = folder.preferences.exists()
+    comparisons = PreferenceStore(folder.preferences, create=False).load(last) if there else None
+    if comparisons is None:
+        raise SettingError(
+            f"{folder.path} has no labelled clips; record steps with `rlhf-ray record {path} --out FOLDER`."
+        )
+    pairs = comparisons.pairs
+    found = transitions_of(Fragments.concatenate([pairs.left, pairs.right]))
+    return found if most is None else found[:most]
+
+
+def transitions_of(fragments: Fragments) -> Transitions:
+    """Convert fragments to steps. Each different fragment becomes one episode; ``policy_version`` is among the columns."""
+    first = sorted({name: i for i, name in reversed(list(enumerate(fragments.ids())))}.values())
+    of = fragments[np.array(first)]
+    return Transitions.of_fragments(of).with_(columns={"policy_version": np.repeat(of.policy_versions, of.length)})

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.other_formats import minari_data
 from rlhf_ray.data.recordings import load_demonstrations
@@ -21,13 +19,13 @@ from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.waiting import PeopleWait
+from rlhf_ray.queries.offline import cut, load_recorded
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import Experiment, LabellingSettings
-from rlhf_ray.store import PreferenceStore
 
 MORE_FRAGMENTS = 30
 """Number of clips to make if fewer gave no pair. Also the minimum for image observations, which need no rendering."""
@@ -106,14 +104,15 @@ class _Clips:
         env = config.make_env(film=True)
         self.fps = tried_fps("", env)
         self.collector: RolloutCollector | None = None
-        self.policy: Any = None
+        self.maker: Callable[[], Any] | None = None
         self.version = RANDOM_POLICY
         path = Path(source)
         if path.is_file() or minari_data(path) is not None or (path / "store.json").exists():
             self._take_recorded(path)
             return
         if (path / "config.json").exists():
-            self.policy, self.version = newest_policy(RunFolder(path))
+            policy, self.version = newest_policy(RunFolder(path))
+            self.maker = lambda: policy
         self.collector = RolloutCollector(env, self.settings, seed)
 
     def propose(self, count: int, number: int) -> tuple[Pairs, list[Film]] | None:
@@ -131,7 +130,7 @@ class _Clips:
             return
         if self.images:
             steps = max(wanted, MORE_FRAGMENTS) * self.settings.length
-            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)[1]
+            clips = self.collector.collect(steps, 1, number + 1, self.version, self.maker, most=2 * wanted)[1]
         else:
             clips = self._film(number + 1, wanted)[0]
         self.pool.add(dataclasses.replace(clips, source=number))
@@ -144,13 +143,10 @@ class _Clips:
         assert self.collector is not None
         steps = max(self.settings.filmed_env_steps, clips * (self.settings.length + 1))
         _, made, films, shown = self.collector.film(
-            steps, clips, number, 0, self.version, self._maker(), episode=number == 0
+            steps, clips, number, 0, self.version, self.maker, episode=number == 0
         )
         self.films += films
         return made, shown
-
-    def _maker(self) -> Callable[[], Any] | None:
-        return None if self.policy is None else lambda: self.policy
 
     def _take_recorded(self, path: Path) -> None:
         if not self.images:
@@ -159,20 +155,11 @@ class _Clips:
                 "(rlhf-ray label RUN …), which are rendered."
             )
         fragments: Fragments | None
-        if not (path / "store.json").exists():
-            demonstrations = load_demonstrations(path).checked(*self.spaces, str(path))
-            of = self.settings
-            fragments = cut_fragments(
-                demonstrations.trajectories(),
-                length=of.length,
-                count=of.pool,
-                start_share=of.start_share,
-                policy_version=RANDOM_POLICY,
-                rng=np.random.default_rng(self.seed),
-            )
+        if (path / "store.json").exists():
+            fragments = load_recorded(path)
         else:
-            kept = PreferenceStore(path, create=False)
-            fragments = kept.fragments(sorted({name for pair in kept.pairs() for name in pair}))[1]
+            whole = load_demonstrations(path).checked(*self.spaces, str(path)).trajectories()
+            fragments = cut(whole, self.settings, self.seed)
         if fragments is None or len(fragments) < 2:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."

@@ -1,4 +1,4 @@
-"""Create run folders, with copies of everything the run starts from."""
+"""Create run folders, with copies of everything the run starts from, and let runs go on for longer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from rlhf_ray.actors.ring import check_labels
 from rlhf_ray.data.atomic import whole_folder
+from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.choice import preference_config
@@ -141,3 +142,60 @@ def _first_label(store: str) -> Comparisons:
     if not len(snapshot):
         raise SettingError(f"--labels is {store}, which has no labels; give a store with labels.")
     return snapshot.gather(slice(1))
+
+
+def extended(
+    folder: RunFolder, *, total_env_steps: int | None = None, comparisons: int | None = None
+) -> tuple[Experiment, list[str]]:
+    """Write new totals into the folder of a run that is complete or was stopped; `train` with ``resume`` goes on to them.
+
+    From then on the run is one of these totals: its share of done steps shrinks, and everything that follows it goes on from
+    there. Labels that such a run would have asked for by now are due first, the others are spread over the rest as the label
+    schedule says; labelling rounds and a falling learning rate continue at this share, too.
+
+    Returns:
+        The run's new settings, and what happens, in sentences.
+
+    Raises:
+        SettingError: a total is smaller than what was done, or leaves nothing to do. Nothing is written then.
+    """
+    before = folder.experiment()
+    steps = before.total_env_steps if total_env_steps is None else total_env_steps
+    labels = before.preferences.comparisons if comparisons is None else comparisons
+    changed = dataclasses.replace(before.preferences, comparisons=labels)
+    experiment = dataclasses.replace(before, total_env_steps=steps, preferences=changed)
+    checkpoint = last_checkpoint(folder.checkpoints)
+    done = 0 if checkpoint is None else int(folder.metrics_at(int(checkpoint.name)).get("env_steps") or 0)
+    iteration = preference_config(experiment).most_iteration_env_steps
+    if steps != before.total_env_steps and steps < done + iteration:
+        raise SettingError(
+            f"total_env_steps is {steps}, but the run in {folder.path} has taken {done} steps, and an iteration takes {iteration}: "
+            f"set it to {done + iteration} or more."
+        )
+    answered = len(PreferenceStore(folder.preferences)) if (folder.preferences / "store.json").exists() else 0
+    learned = before.preferences.comparisons > 0 and not folder.about()["options"].get("true_reward")
+    if labels != before.preferences.comparisons:
+        why = ""
+        if not learned or not labels:
+            why = "but a run keeps whether its reward is learned, fixed or the true one: start a new run."
+        elif labels < answered:
+            why = f"but {answered} are stored in {folder.path}: set it to that or more."
+        elif folder.finished() and steps == before.total_env_steps:
+            why = (
+                f"but the run in {folder.path} has used up total_env_steps={steps}, and comparisons are asked for during the "
+                "training: raise total_env_steps, too."
+            )
+        if why:
+            raise SettingError(f"preferences.comparisons is {labels}, {why}")
+    folder.extend(experiment)
+    said = [f"{folder.path} goes on from {done} to {steps} environment steps"]
+    if learned and answered < labels:
+        said.append(
+            f"{labels - answered} more comparisons will be asked: those that a run of {steps} steps would have by now first, then "
+            f"as preferences.schedule={experiment.preferences.schedule} says"
+        )
+    elif learned:
+        said.append(
+            f"all {labels} comparisons are there, so the reward stays as it is; --preferences.comparisons asks more"
+        )
+    return experiment, said

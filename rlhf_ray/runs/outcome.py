@@ -67,20 +67,16 @@ def checks_of(result: Result) -> list[Check]:
     if reference is not None:
         checks += _beside_reference(trained, random, reference)
     elif (threshold := result.get("reward_threshold")) is not None:
-        mean = trained["true_return_mean"]
+        mean, bound = trained["true_return_mean"], f"≥ {figure(threshold)}"
         remedy = f"{LEARN} --reference shows what the same settings reach on the true reward."
-        checks.append(
-            _check(
-                "return beside the environment's threshold", mean >= threshold, mean, f"≥ {figure(threshold)}", remedy
-            )
-        )
+        checks.append(Check.of("return beside the environment's threshold", mean >= threshold, mean, bound, remedy))
     if not math.isnan(variation := _variation(trained, random)):
         checks.append(_of_actions(variation, trained, result.get("training_return")))
     if cut := sum(agent.get("cut", 0) for agent in (trained, random, reference) if agent is not None):
         remedy = (
             f"Cut after {LONGEST:,} steps, whose sum is their return. Register the environment with max_episode_steps."
         )
-        checks.append(_check("episodes cut", False, cut, "0", remedy))
+        checks.append(Check.of("episodes cut", False, cut, "0", remedy))
     return checks
 
 
@@ -98,21 +94,16 @@ def share_of_the_way(result: Result) -> float | None:
 
 def agents_of(result: Result) -> tuple[Result | None, Result | None, Result | None]:
     """Return what is known of the trained agent, random actions and the reference; None for those not evaluated."""
-    trained, random, reference = (
-        agent
-        if isinstance(agent := result.get(name), Mapping) and isinstance(agent.get("true_return_mean"), int | float)
-        else None
-        for name in ("trained", "random", "reference")
-    )
+    agents = (result.get(name) for name in ("trained", "random", "reference"))
+    known = [agent if isinstance(agent, Mapping) else {} for agent in agents]
+    trained, random, reference = (of if isinstance(of.get("true_return_mean"), int | float) else None for of in known)
     return trained, random, reference
 
 
 def difference(one: Result, other: Result) -> MeanEstimate:
     """By how much ``one`` has the higher mean return (Welch's t); no interval if either was evaluated on one episode."""
-    mean, freedoms = (
-        float(one["true_return_mean"] - other["true_return_mean"]),
-        [_episodes(one) - 1, _episodes(other) - 1],
-    )
+    mean = float(one["true_return_mean"] - other["true_return_mean"])
+    freedoms = [_episodes(one) - 1, _episodes(other) - 1]
     if min(freedoms) < 1:
         return MeanEstimate(mean, None, None)
     squares = [of.get("true_return_std", 0.0) ** 2 / free for of, free in zip((one, other), freedoms, strict=True)]
@@ -162,13 +153,8 @@ def _of_actions(variation: float, trained: Result, before: float | None) -> Chec
             f" In training, the stochastic policy reached {figure(float(before))}: it may have learned something that its most "
             "likely action does not show yet; train longer."
         )
-    return _check(
-        "variation of actions beside random ones", variation >= COLLAPSED, variation, f"≥ {COLLAPSED}", remedy
-    )
-
-
-def _check(name: str, passed: bool, value: float, bound: str, remedy: str) -> Check:
-    return Check.of(name, passed, MeanEstimate(value, None, None), bound, remedy)
+    name = "variation of actions beside random ones"
+    return Check.of(name, variation >= COLLAPSED, variation, f"≥ {COLLAPSED}", remedy)
 
 
 def _learned(agent: Result, random: Result) -> bool:

@@ -60,24 +60,14 @@ def saved_policy(folder: RunFolder) -> tuple[SavedPolicy, int] | None:
 
 
 def newest_policy(folder: RunFolder) -> tuple[ActingPolicy, int]:
-    """A run's newest policy (see `saved_policy`) and its iteration. The run may still be running.
-
-    Networks that are not this package's need RLlib.
-
-    Raises:
-        SettingError: there is no policy yet, or it is damaged.
-    """
+    """A run's newest policy (see `saved_policy`) and its iteration. Networks that are not this package's need RLlib."""
     if (found := saved_policy(folder)) is not None:
         return found[0](), found[1]
     return _with_rllib(folder)
 
 
 def newest_agent(folder: RunFolder) -> Agent:
-    """A run's newest policy as an agent to look into, named after the run and its iteration.
-
-    Raises:
-        SettingError: there is no policy yet, it is damaged, or it has actions that the tools don't know.
-    """
+    """A run's newest policy (see `saved_policy`) as an agent to look into, named after the run and its iteration."""
     found = saved_policy(folder)
     if found is not None and (agent := found[0].agent(f"{folder.path.name}, iteration {found[1]}")) is not None:
         return agent
@@ -88,12 +78,7 @@ def newest_agent(folder: RunFolder) -> Agent:
 
 
 def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunFolder | None]:
-    """Load an agent.
-
-    Args:
-        source: a run folder, for its newest policy; a checkpoint; the folder of a saved agent (agent.json); a model of
-            Stable-Baselines3; or module:Name of your own agent.
-        environment: the name of its environment; None: the run's.
+    """Load an agent for ``environment`` (None: its run's) from one of `FORMS`.
 
     Returns:
         The agent, its environment's name, and its run's folder, if it is of a run.

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
@@ -40,13 +40,15 @@ class _Console(Console):
         signal.raise_signal(signal.SIGINT)
 
 
-class Counting:
-    """A context manager that shows one progress bar, and clears it; without a terminal, a line every few seconds on stderr.
+def _bars_on(console: Console, **options: Any) -> Bars:
+    """Bars of counts with notes, which show nothing without a terminal."""
+    note = TextColumn("{task.fields[note]}")
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), note, TimeElapsedColumn())
+    return Bars(*columns, console=console, disable=not console.is_terminal, **options)
 
-    Args:
-        what: what is counted.
-        total: the count at the end.
-    """
+
+class Counting:
+    """A context manager that shows a bar up to ``total``, and clears it; without a terminal, a line every few seconds on stderr."""
 
     LINE_EVERY = 10.0
     """Seconds between lines when there is no bar."""
@@ -54,8 +56,7 @@ class Counting:
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
         self.console = _Console(stderr=not sys.stdout.isatty())  # what is piped is the outcome alone
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
-        self._bar = Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._bar = _bars_on(self.console, transient=True)
         self._task = self._bar.add_task(what, total=total, note="")
         self._last_line = time.monotonic()
 
@@ -66,12 +67,17 @@ class Counting:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def show(self, done: int, note: str = "", *, line: bool = True) -> None:
-        """Show how much is done; ``line``: also without a terminal."""
-        self._bar.update(self._task, completed=min(done, self._total), note=note)
+    def show(self, done: int, note: str = "", *, of: int | None = None, line: bool = True) -> None:
+        """Show how much is done, ``of`` how much if that has changed; ``line``: also without a terminal."""
+        self._total = of or self._total
+        self._bar.update(self._task, completed=min(done, self._total), total=self._total, note=note)
         if line and not self.console.is_terminal and time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
-            self.console.print(f"{self._what} {done}/{self._total} {note}", highlight=False, soft_wrap=True)
+            self.say(f"{self._what} {done}/{self._total} {note}")
+
+    def say(self, line: str) -> None:
+        """Print a line, with rich's markup."""
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
 class Waits:
@@ -106,37 +112,29 @@ class Waits:
         self.alarmed = wait.alarm is not None
 
 
-class Labelled:
-    """The terminal of `rlhf-ray label`: a bar, or lines; and what the command waits for at the end.
-
-    Args:
-        store: the preference store.
-        wanted: number of comparisons at the end.
-    """
+class Labelled(Counting):
+    """The terminal of `rlhf-ray label`: a bar, or lines; and what the command waits for at the end."""
 
     def __init__(self, store: Path | str, wanted: int):
-        self._count = Counting("labels", wanted)
-        self._waits = Waits(lambda line: self._count.console.print(line, highlight=False, soft_wrap=True), store)
+        super().__init__("labels", wanted)
+        self._waits = Waits(self.say, store)
         self._ending = False
+
+    def __enter__(self) -> Self:
+        return self  # the bar starts with the first wait: links are printed before
 
     def on_wait(self, wait: PeopleWait) -> None:
         """Show the progress."""
-        self._count.__enter__()
-        self._count.show(wait.answered, f"last answer {spoken(wait.quiet)} ago" if wait.quiet >= 60 else "", line=False)
-        self._waits.show(wait, lines=not self._count.console.is_terminal)
+        self._bar.start()
+        self.show(wait.answered, f"last answer {spoken(wait.quiet)} ago" if wait.quiet >= 60 else "", line=False)
+        self._waits.show(wait, lines=not self.console.is_terminal)
 
     def on_end(self, pages: int) -> None:
         """Say what the command waits for."""
         if not self._ending:
             self._ending = True
             what = "1 open page shows" if pages == 1 else f"{pages} open pages show"
-            self._count.console.print(
-                f"all labels are in; waiting up to a minute until {what} it (Ctrl-C: end now)", soft_wrap=True
-            )
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._count.__exit__()
+            self.say(f"all labels are in; waiting up to a minute until {what} it (Ctrl-C: end now)")
 
 
 class ProgressBars(Callback):
@@ -150,56 +148,40 @@ class ProgressBars(Callback):
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
-        budgets = {"env steps": experiment.total_env_steps, "labels": experiment.preferences.comparisons}
-        self._budgets = {bar: budget for bar, budget in budgets.items() if budget}
         self.console = _Console()
-        self._bars: Bars | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._chosen_told = False
+        self._bars = _bars_on(self.console)
+        self._totals = {"env steps": experiment.total_env_steps}
+        if labels := experiment.preferences.comparisons:  # otherwise the reward model is given
+            first = experiment.resolved_fragments().initial_env_steps
+            iterations = (experiment.total_env_steps - first) // experiment.agent_settings.iteration_env_steps - 1
+            self._totals |= {"labels": labels, "reward fits": min(experiment.preferences.rounds, iterations) + 1}
+        self._tasks = {name: self._bars.add_task(name, total=total, note="") for name, total in self._totals.items()}
+        self._chosen_told = self._nobody_told = False
         self._known: dict[str, str] = {}
         """Last known values of metrics that not every iteration has, formatted."""
         self._wrong = ""
         """How many answers look wrong, by the last fit that tells."""
         self._last_line = -self.LINE_EVERY
-        self._nobody_told = False
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description:<12}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                console=self.console,
-            )
-            totals = dict(self._budgets)
-            if "labels" in totals:
-                first = self.experiment.resolved_fragments().initial_env_steps
-                iterations = (totals["env steps"] - first) // self.experiment.agent_settings.iteration_env_steps - 1
-                totals["reward fits"] = min(self.experiment.preferences.rounds, iterations) + 1
-            self._tasks = {name: self._bars.add_task(name, total=total, note="") for name, total in totals.items()}
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()
 
     def on_start(self, run: TrainingRun) -> None:
         """Remember the folder, and what a resumed run knows of wrong answers; say how many cores a run in one process uses."""
         self._folder = run.folder
         if not run.algorithm.config.needs_ray:
             self._say(_said_of(usable_cores(), core_bound()))
-        if (wrong := newest_rates(run.folder.rows())[0]) is not None:
-            self._wrong = wrong.sentence()
+        self._learn_of_wrong(run.folder.rows())
         self._waits = Waits(self._say, run.folder.path)
 
     def on_stage(self, stage: str) -> None:
         """Show the stage."""
-        if self._bars is not None:
-            self._bars.update(self._tasks["env steps"], note=stage)
-        else:
+        self._bars.update(self._tasks["env steps"], note=stage)
+        if self._bars.disable:
             self.console.print(f"{stage} …", highlight=False)
 
     def on_links(self, links: dict[str, str]) -> None:
@@ -209,9 +191,8 @@ class ProgressBars(Callback):
 
     def on_wait(self, wait: PeopleWait) -> None:
         """Show how many people have answered."""
-        if self._bars is not None:
-            self._bars.update(self._tasks["env steps"], note=str(wait))
-        self._waits.show(wait, lines=self._bars is None)
+        self._bars.update(self._tasks["env steps"], note=str(wait))
+        self._waits.show(wait, lines=self._bars.disable)
         self._nobody_told |= self._waits.alarmed
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
@@ -231,28 +212,26 @@ class ProgressBars(Callback):
             value = metrics.get(metric.name)
             if metric.bar and value is not None and math.isfinite(value):
                 self._known[metric.name] = f"{metric.label} {metric.text(value, metrics.get(metric.among))}"
-        if (wrong := newest_rates([metrics])[0]) is not None:
-            self._wrong = wrong.sentence()
-        done = {"env steps": metrics["env_steps"]}
-        if "labels" in self._budgets:  # otherwise the reward model is given
-            done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
-        if self._bars is not None:
-            for bar, completed in done.items():
-                self._bars.update(self._tasks[bar], completed=completed, note=", ".join(self._notes(bar)))
-        elif time.monotonic() - self._last_line > self.LINE_EVERY:
+        self._learn_of_wrong([metrics])
+        done = {"env steps": "env_steps", "labels": "comparisons", "reward fits": "reward_version"}
+        counts, notes = [], []
+        for bar, total in self._totals.items():
+            count = metrics[done[bar]]
+            of_bar = [self._known[of.name] for of in in_order() if of.bar == bar and of.name in self._known]
+            of_bar += [self._wrong] if bar == "reward fits" and self._wrong else []
+            self._bars.update(self._tasks[bar], completed=count, note=", ".join(of_bar))
+            counts.append(f"{bar} {count}" + ("" if bar == "reward fits" else f"/{total}"))
+            notes += of_bar
+        if self._bars.disable and time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
-            of = {bar: f"/{budget}" for bar, budget in self._budgets.items()}
-            counts = [f"{bar} {count}{of.get(bar, '')}" for bar, count in done.items()]
-            notes = [note for bar in done for note in self._notes(bar)]
             self._say(", ".join(counts + notes))
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _notes(self, bar: str) -> list[str]:
-        """The last known values of this bar's metrics."""
-        notes = [self._known[of.name] for of in in_order() if of.bar == bar and of.name in self._known]
-        return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
+    def _learn_of_wrong(self, rows: Sequence[dict[str, Any]]) -> None:
+        if (wrong := newest_rates(rows)[0]) is not None:
+            self._wrong = wrong.sentence()
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
         """Print the values chosen for auto settings, and how ties were handled."""
@@ -265,8 +244,7 @@ class ProgressBars(Callback):
 
     def on_end(self, outcome: Outcome | None) -> None:
         """Remove the bars, and print the outcome and the path of the report."""
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()
         if outcome is None:
             return
         table = _table_of(outcome)
@@ -299,17 +277,15 @@ class ProgressBars(Callback):
 
 def _table_of(outcome: Outcome) -> Table:
     """Return a table of the agents' true returns."""
-    table = Table(title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
-    table.add_column("agent")
-    table.add_column("true return", justify="right")
-    table.add_column("episodes", justify="right")
     agents = [
         ("random", outcome.random),
         ("trained on the learned reward", outcome.trained),
         ("trained on the true reward", outcome.reference),
     ]
-    if any(value is not None and value.success_rate is not None for _, value in agents):
-        table.add_column("success", justify="right")
+    table = Table("agent", title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
+    succeeds = any(value is not None and value.success_rate is not None for _, value in agents)
+    for column in ("true return", "episodes", *(["success"] if succeeds else [])):
+        table.add_column(column, justify="right")
     for name, value in agents:
         if value is not None:
             means = f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}"

@@ -1,10 +1,10 @@
-"""Record episodes of a mixture of policies: into a recording, or into one file of demonstrations."""
+"""Record episodes of a mixture of policies, or an agent's internals, in this process or over Ray actors: the same bytes."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +13,27 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.actors.episode_player import EpisodePlayer
+from rlhf_ray.actors.episode_player import EpisodePlayer, InsidePlayer
 from rlhf_ray.actors.executor import Actor, Executor, LocalExecutor
 from rlhf_ray.actors.ray_executor import players
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
+from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.transitions import GAMMA, RecordedEpisode
 from rlhf_ray.envs import EnvCreator, check_spaces
+from rlhf_ray.envs.batches import BatchCreator
 from rlhf_ray.settings.checks import Count, Share, check_values
 
 POLICIES = ("policy", "expert", "random", "epsilon")
 
 AHEAD = 2
-"""Episodes that each actor has to play next, so that it never waits."""
+"""Episodes, or blocks of them, that each actor has to play next, so that it never waits."""
 
 Watch = Callable[[Counter[str], Counter[str], float, float | None], None]
 """Called after each episode with the steps and episodes of each policy so far, the mean true return of the new episodes, and the
@@ -124,23 +128,17 @@ class RecordingPlan:
         return steps >= self.env_steps if self.env_steps is not None else episodes >= (self.episodes or 0)
 
 
-def _is_held(space: gym.Space[Any]) -> bool:
-    if isinstance(space, gym.spaces.Box):
-        return bool(space.shape) and all(space.shape)
-    return isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-
-
-def check_recordable(observation_space: gym.Space[Any], action_space: gym.Space[Any], environment: str) -> None:
-    """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays.
-
-    Raises:
-        SettingError: it can't; the message is that of train.
-    """
-    if _is_held(observation_space) and _is_held(action_space):
+def _check_recordable(spaces: tuple[gym.Space[Any], gym.Space[Any]], environment: str) -> None:
+    """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays."""
+    numbers = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+    boxes = [space for space in spaces if isinstance(space, gym.spaces.Box)]
+    if all(space.shape and all(space.shape) for space in boxes) and all(
+        isinstance(space, numbers | gym.spaces.Box) for space in spaces
+    ):
         return
     try:
-        check_spaces(observation_space, action_space, environment)
-    except ValueError as error:
+        check_spaces(*spaces, environment)
+    except ValueError as error:  # the message is that of train
         raise SettingError(str(error)) from error
 
 
@@ -164,9 +162,9 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
     warn_of_carried_state(plan.environment)
     env = make_env()
     try:
-        check_recordable(env.observation_space, env.action_space, plan.environment)
-        about = plan.about(env)
         spaces, endless = (env.observation_space, env.action_space), isinstance(env, LastResort)
+        _check_recordable(spaces, plan.environment)
+        about = plan.about(env)
     finally:
         env.close()  # type: ignore[no-untyped-call]
     steps: Counter[str] = Counter()
@@ -252,3 +250,50 @@ def _played(
         steps[policy] += len(episode.trajectory)
         episodes[policy] += 1
         yield episode
+
+
+def levels_of(seed: int, episodes: int) -> list[int]:
+    """Return the seeds of ``episodes`` different levels."""
+    return [int(level) for level in generator(seed, "recordings").choice(2**31 - 1, size=episodes, replace=False)]
+
+
+def record_inside_with(
+    plan: InsidePlan,
+    agent: Agent,
+    folder: Path,
+    *,
+    actors: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Recording:
+    """Record the episodes of ``plan``; an interrupted recording is continued. ``watch`` is told how many are recorded, of how many.
+
+    ``actors``: number of Ray actors that play, one CPU each; with 0 or 1, this process does, without Ray.
+
+    Raises:
+        SettingError: ``folder`` holds something else.
+    """
+    make = BatchCreator(plan.environment)
+
+    def alone(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if blocks:
+            player = InsidePlayer(plan, agent, make)
+            try:
+                yield from map(player.play, blocks)
+            finally:
+                player.close()
+
+    def together(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if not blocks:
+            return
+        with players(InsidePlayer, min(actors, len(blocks)), plan, agent, make) as (ray, playing):
+
+            def play(number: int) -> Any:
+                return playing[number % len(playing)].call(InsidePlayer.play, blocks[number])
+
+            ahead = deque(map(play, range(min(AHEAD * actors, len(blocks)))))
+            for following in range(len(ahead), len(blocks) + len(ahead)):
+                yield ray.get(ahead.popleft())
+                if following < len(blocks):
+                    ahead.append(play(following))
+
+    return write_blocks(plan, agent, folder, together if actors > 1 else alone, watch)

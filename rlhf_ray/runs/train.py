@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,7 @@ from rlhf_ray.runs.probe import Probing
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 
-declare(
-    "run",
-    Metric("seconds", "Training time so far, without interruptions.", "s"),
-)
+declare("run", Metric("seconds", "Training time so far, without interruptions.", "s"))
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a stopped run. The user is waiting, and a job runner may kill the process after ten."""
@@ -76,7 +73,7 @@ def train(
     join_cluster()  # before `interruptible`, because Ray sets its own handler of SIGTERM when it connects
     with folder.writing(), interruptible() as interrupted:
         latest = Latest()
-        files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting(folder.path))
+        files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting())
         told = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
@@ -89,11 +86,10 @@ def train(
             if reference and not interrupted():
                 told.on_stage("training the reference on the true reward")
                 with contextlib.suppress(Interrupted), interrupted.at_once():
-                    reference_policy = train_reference(experiment, reference_config)
-                    best = _true_return(experiment, reference_policy.best, evaluation_episodes)
-            whole = (
-                finished and trained is not None and (best is not None or not reference)
-            )  # otherwise it can be resumed
+                    act = train_reference(experiment, reference_config).best
+                    best = evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
+            # Otherwise it can be resumed.
+            whole = finished and trained is not None and (best is not None or not reference)
             last, store = latest.values, folder.preferences
             outcome = Outcome(
                 environment=experiment.environment,
@@ -121,12 +117,7 @@ def train(
 
 
 def _train(
-    experiment: Experiment,
-    folder: RunFolder,
-    resume: bool,
-    interrupted: Interruption,
-    told: Callbacks,
-    latest: Latest,
+    experiment: Experiment, folder: RunFolder, resume: bool, interrupted: Interruption, told: Callbacks, latest: Latest
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
     checkpoint = folder.checkpoint() if resume and all_checkpoints(folder.checkpoints) else None
@@ -157,7 +148,14 @@ def _train(
             with contextlib.suppress(Interrupted), interrupted.at_once():
                 begun = not stopped() and algorithm.begin(stopped)
             if begun:
-                _iterate(algorithm, experiment.checkpoint_every, folder, told, stopped, started)
+                told.on_stage("training")
+            with contextlib.suppress(Interrupted):
+                while begun and not algorithm.finished and not stopped():
+                    metrics = flat_metrics(algorithm.train())
+                    told.on_metrics(metrics | {"seconds": time.perf_counter() - started})
+                    if algorithm.training_iteration % experiment.checkpoint_every == 0:
+                        with carry_on("checkpoint"):
+                            save(algorithm, folder)
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
             told.on_stage("telling the open labelling pages")
@@ -200,27 +198,6 @@ def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[
         raise PartError(f"{failure} {what} with `rlhf-ray train --resume {folder.path}`.") from error
 
 
-def _iterate(
-    algorithm: LearnsFromPreferences,
-    checkpoint_every: int,
-    folder: RunFolder,
-    told: Callbacks,
-    stopped: Callable[[], bool],
-    started: float,
-) -> None:
-    """Run iterations until the budget is spent or a stop is requested."""
-    told.on_stage("training")
-    while not algorithm.finished and not stopped():
-        try:
-            result = algorithm.train()
-        except Interrupted:
-            return
-        told.on_metrics(flat_metrics(result) | {"seconds": time.perf_counter() - started})
-        if algorithm.training_iteration % checkpoint_every == 0:
-            with carry_on("checkpoint"):
-                save(algorithm, folder)
-
-
 def _evaluate(
     experiment: Experiment, folder: RunFolder, interrupted: Interruption, told: Callbacks, episodes: int
 ) -> tuple[TrueReturn | None, TrueReturn | None]:
@@ -228,20 +205,18 @@ def _evaluate(
     told.on_stage("evaluating")
     if all_checkpoints(folder.checkpoints):
         with contextlib.suppress(Interrupted), interrupted.at_once(within=EVALUATED_WITHIN):
-            random = _true_return(experiment, None, episodes)
-            return random, _true_return(experiment, load_policy(folder.checkpoint()).best, episodes)
+            env, seed = experiment.environment, experiment.seed
+            random = evaluate(env, None, episodes=episodes, seed=seed)
+            return random, evaluate(env, load_policy(folder.checkpoint()).best, episodes=episodes, seed=seed)
     return None, None
 
 
-def _true_return(experiment: Experiment, act: Any, episodes: int) -> TrueReturn:
-    return evaluate(experiment.environment, act, episodes=episodes, seed=experiment.seed)
-
-
 class Reporting(Callback):
-    """Writes the report into the run folder ``path`` if the run has an outcome."""
+    """Writes the report into the run folder if the run has an outcome."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def on_start(self, run: TrainingRun) -> None:
+        """Remember the folder."""
+        self._path = run.folder.path
 
     def on_end(self, outcome: Outcome | None) -> None:
         """Write the report."""
@@ -263,7 +238,5 @@ def save(algorithm: Any, folder: RunFolder) -> None:
 
     The checkpoint's manifest omits the preference store, which has its own checksums.
     """
-    written = save_checkpoint(
-        folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES
-    )
-    keep_policy(folder, written)
+    iteration, write = algorithm.training_iteration, algorithm.save_to_path
+    keep_policy(folder, save_checkpoint(folder.checkpoints, iteration, write, unlisted=PREFERENCES))

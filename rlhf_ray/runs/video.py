@@ -36,18 +36,7 @@ def check_video(file: Path, environment: str) -> None:
 
 
 def write_video(file: Path, environment: str, policy: Any, episodes: int, seed: int) -> None:
-    """Write a video of episodes in which ``policy`` acts deterministically, as when it is evaluated.
-
-    Args:
-        file: where to write, with an ending of `FORMATS`. Missing folders are created.
-        environment: a name that `rlhf_ray.envs.make_env` accepts.
-        policy: a policy with ``best(observations, first)``: see `rlhf_ray.agents.true_return.ActBest`.
-        episodes: number of episodes, one after another.
-        seed: seeds the episodes' initial states.
-
-    Raises:
-        SettingError: the environment can't be shown.
-    """
+    """Write a video of episodes in which ``policy`` acts as when it is evaluated (``best``), in one of `FORMATS`."""
     camera = camera_for("--video: ", _drawn(environment))
     images: list[Image.Image] = []
     first = True
@@ -60,11 +49,8 @@ def write_video(file: Path, environment: str, policy: Any, episodes: int, seed: 
     def see(step: int, observation: Array) -> None:
         picture = Image.fromarray(np.ascontiguousarray(camera.frame(observation)))
         scale = max(1, RENDERED_SIDE // max(picture.size)) if camera.pixelated else 1
-        images.append(
-            picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
-            if scale > 1
-            else picture
-        )
+        larger = (picture.width * scale, picture.height * scale)
+        images.append(picture if scale == 1 else picture.resize(larger, Image.Resampling.NEAREST))
 
     try:
         for episode in range(episodes):

@@ -22,14 +22,7 @@ BEST, TRIALS = "best.json", "trials.json"
 
 
 def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
-    """Write ``trials.json``, ``best.json`` and ``report.html`` to ``folder``, and list the trials.
-
-    Args:
-        outcome: the sweep's result.
-        experiment: the settings shared by all trials.
-        folder: the sweep's folder.
-        say: called with messages for the user.
-    """
+    """Write ``trials.json``, ``best.json`` and ``report.html`` to ``folder``, and ``say`` the list of the trials."""
     values = outcome.to_json()
     write_text(folder / TRIALS, json.dumps(values, indent=2) + "\n")
     if outcome.best is not None:
@@ -65,19 +58,13 @@ def _between(trial: dict[str, Any]) -> str:
 
 
 def page_of(outcome: SweepOutcome, name: str, command: str) -> str:
-    """Return the sweep's page: the best and what it is the best of, the trials, curves, and each setting.
-
-    Args:
-        outcome: the sweep's result.
-        name: the name of the sweep's folder.
-        command: the command that ran it.
-    """
+    """Return the page of the sweep in the folder ``name``: the best and what it is the best of, trials, curves, each setting."""
     plan, section = outcome.plan, section_of(outcome)
     experiment = plan["experiment"]
-    steps = figure(experiment["total_env_steps"])
-    under = f"{experiment['environment']} · {plan['trials']} trials of {steps} environment steps"
+    steps, environment = figure(experiment["total_env_steps"]), experiment["environment"]
+    under = f"{environment} · {plan['trials']} trials of {steps} environment steps"
     curves = [picture for picture in section.pictures if picture.name.startswith("curves")]
-    heading = plan["name"] or experiment["environment"]
+    heading = plan["name"] or environment
     screen = Screen("sweep report", heading, under, section.checks, tables=section.tables, pictures=curves)
     about = {"folder": name, "command": command, "search": plan["search"], "schedule": plan["schedule"]}
     return render(about, [section], screen)
@@ -97,38 +84,41 @@ def checks_of(outcome: SweepOutcome) -> Iterator[Check]:
         return
     luck = "The best of several trials is partly luck: `--seeds 5` trains its settings with other seeds."
     lucky = over is None and not repeated
-    low, high = best.get("interval_95") or (None, None)
-    yield Check(what, None if lucky else True, best["objective"], low, high, remedy=luck if lucky else "")
+    ends = best.get("interval_95") or ()
+    yield Check(what, None if lucky else True, best["objective"], *ends, remedy=luck if lucky else "")
     if over is not None:
         name = f"{objective} of its settings with {len(over['each'])} other seeds"
-        yield Check(name, True, over["mean"], *(over["interval_95"] or (None, None)))
+        yield Check(name, True, over["mean"], *(over["interval_95"] or ()))
     whole = [each for each in outcome.ranked if each["status"] == "finished"]
     cut = [each["objective"] for each in outcome.ranked if each not in whole and each["objective"] is not None]
-    ahead = [f"One that was stopped was ahead, at {figure(max(cut))}."] if cut and max(cut) > best["objective"] else []
+    ahead = f"One that was stopped was ahead, at {figure(max(cut))}." if cut and max(cut) > best["objective"] else ""
     name = f"of {len(outcome.ranked)} {kind} ran their full budget, and come first"
-    yield Check(name, True if whole else None, len(whole), remedy="".join(ahead))
+    yield Check(name, True if whole else None, len(whole), remedy=ahead)
 
 
 def section_of(outcome: SweepOutcome) -> Section:
     """Return what is known of the trials."""
     plan = outcome.plan
-    repeat = plan.get("repeat", 1)
+    meaning = (
+        "the mean log-likelihood, in nats, of held-out comparisons under the reward model; −0.69 is chance. It measures "
+        "how well the model predicts answers, not how well the agent performs."
+    )
     if plan["metric"] == "return":
         meaning = (
             f"the mean true return of the deterministic policy over {plan['evaluation_episodes']} separate episodes, with the same "
             "initial states for all trials."
         )
-    else:
-        meaning = (
-            "the mean log-likelihood, in nats, of held-out comparisons under the reward model; −0.69 is chance. It measures "
-            "how well the model predicts answers, not how well the agent performs."
-        )
-    each = f"Each row is one draw of settings: the objective is the mean over {repeat} seeds, with its 95 % interval. "
-    changes = " Population-based training changes settings during a trial: these are the final ones."
     notes = [
-        f"{each if repeat > 1 else ''}The objective, {NAMES[plan['metric']]}, is {meaning}",
-        f"Train with the best settings: `rlhf-ray train best.json`.{changes if plan['schedule'] in ('pbt', 'pb2') else ''}",
+        f"The objective, {NAMES[plan['metric']]}, is {meaning}",
+        "Train with the best settings: `rlhf-ray train best.json`.",
     ]
+    if (repeat := plan.get("repeat", 1)) > 1:
+        each = (
+            f"Each row is one draw of settings: the objective is the mean over {repeat} seeds, with its 95 % interval."
+        )
+        notes.insert(0, each)
+    if plan["schedule"] in ("pbt", "pb2"):
+        notes.append("Population-based training changes settings during a trial: these are the final ones.")
     return Section("trials", "Trials", list(checks_of(outcome)), (), [_table(outcome)], list(_pictures(outcome)), notes)
 
 
@@ -154,16 +144,14 @@ def _text(value: Any) -> str:
 
 def _pictures(outcome: SweepOutcome) -> Iterator[Picture]:
     best = "" if outcome.best is None else outcome.best["name"]
-    curves = {
-        "trials": (
-            outcome.trials,
-            "All measurements of each trial; the best in orange. A dot marks the end of a trial.",
-        ),
-        "seeds": (outcome.seeds or [], "The best settings, trained with other seeds."),
-    }
-    for kind, (trials, caption) in curves.items():
+    about = "All measurements of each trial; the best in orange. A dot marks the end of a trial."
+    curves = (
+        ("trials", outcome.trials, best, about),
+        ("seeds", outcome.seeds or [], "", "The best settings, trained with other seeds."),
+    )
+    for kind, trials, marked, caption in curves:
         if lines := {trial["name"]: trial["curve"] for trial in trials if trial["curve"]}:
-            panel = CurvePanel(NAMES[outcome.plan["metric"]], lines, marked=best if kind == "trials" else "")
+            panel = CurvePanel(NAMES[outcome.plan["metric"]], lines, marked=marked)
             yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(4.8, 2.9)), caption)
     for name, space in outcome.plan["space"].items():
         if (image := setting_plot(outcome, name, space)) is not None:

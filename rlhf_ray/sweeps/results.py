@@ -60,53 +60,32 @@ class SweepOutcome:
     @property
     def over_seeds(self) -> dict[str, Any] | None:
         """Mean and 95 % interval (Student's t) of the best settings' objective over other seeds; None without."""
-        values = [trial["objective"] for trial in self.seeds or [] if trial["objective"] is not None]
-        if not values:
-            return None
-        return {"mean": statistics.mean(values), "interval_95": mean_interval(values), "each": values}
+        each = [trial["objective"] for trial in self.seeds or [] if trial["objective"] is not None]
+        return {"mean": statistics.mean(each), "interval_95": mean_interval(each), "each": each} if each else None
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        values: dict[str, Any] = plain(
-            {
-                "format": FORMAT,
-                "plan": self.plan,
-                "objective": NAMES[self.plan["metric"]],
-                "complete": self.complete,
-                "best": None if self.best is None else self.best["name"],
-                "trials": self.trials,
-                "configurations": self.configurations,
-                "seeds": self.seeds,
-                "over_seeds": self.over_seeds,
-                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            }
-        )
+        about = {
+            "format": FORMAT,
+            "objective": NAMES[self.plan["metric"]],
+            "best": None if self.best is None else self.best["name"],
+            "over_seeds": self.over_seeds,
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        }
+        values: dict[str, Any] = plain(about | vars(self))
         return values
 
 
 def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> SweepOutcome:
-    """Collect Tune's results.
-
-    Args:
-        results: Tune's results.
-        plan: the plan, as JSON values.
-        trials: the planned number of trials.
-    """
+    """Collect Tune's results of a plan, as JSON values, of so many trials."""
     found = sorted((_trial(result, plan["space"]) for result in results), key=_rank)
     done = [trial for trial in found if trial["status"] != "unfinished"]
-    repeat = plan.get("repeat", 1)
-    return SweepOutcome(
-        plan, found, complete=len(done) >= trials, configurations=configurations(found, repeat) if repeat > 1 else []
-    )
+    repeated = configurations(found, repeat) if (repeat := plan.get("repeat", 1)) > 1 else []
+    return SweepOutcome(plan, found, complete=len(done) >= trials, configurations=repeated)
 
 
 def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, Any]]:
-    """Average repeated trials: see `SweepOutcome`.
-
-    Args:
-        trials: trials, each with its ``seed``.
-        repeat: number of trials of each configuration.
-    """
+    """Average trials, each with its ``seed``, ``repeat`` of each configuration: see `SweepOutcome`."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for trial in trials:
         groups.setdefault(json.dumps(plain(trial["settings"]), sort_keys=True), []).append(trial)
@@ -163,12 +142,9 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
     error = metrics.get(REFUSAL)
     if result.error is not None:
         error = str(result.error).strip().splitlines()[-1]
-    if error is not None:
-        status = "failed"
-    elif ring.get("finished") == 1.0:
-        status = "finished"
-    else:
-        status = "stopped early" if metrics.get("done") else "unfinished"
+    status = "stopped early" if metrics.get("done") else "unfinished"
+    if error is not None or ring.get("finished") == 1.0:
+        status = "finished" if error is None else "failed"
     return {
         "name": Path(result.path).name,
         "status": status,

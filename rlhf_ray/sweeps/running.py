@@ -27,19 +27,14 @@ from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.settings.checks import Count, Natural, check_values
+from rlhf_ray.settings.start import Metric
 from rlhf_ray.sweeps import state
 from rlhf_ray.sweeps.report import conclude
 from rlhf_ray.sweeps.results import SweepOutcome, collect
 from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes, points
 from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
-from rlhf_ray.sweeps.strategies import (
-    Schedule,
-    Search,
-    check_strategies,
-    scheduler,
-    searcher,
-)
-from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, TRIALS, Metric
+from rlhf_ray.sweeps.strategies import Schedule, Search, check_strategies, scheduler, searcher
+from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, TRIALS
 
 FAILURES = 10
 """Maximum restarts of a trial from its last checkpoint after its process died or raised: enough for a cluster of spot machines that
@@ -56,20 +51,10 @@ def tell(what: str) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep: an experiment, the settings that vary, and how to search them.
+    """A sweep: an experiment, the settings that vary (`rlhf_ray.sweeps.space`), and options of `rlhf-ray tune`, by their names.
 
-    Attributes:
-        experiment: the settings shared by all trials. Its seed also seeds the search.
-        space: the settings that vary; see `rlhf_ray.sweeps.space`.
-        trials: number of draws of settings, which are trials if they are not repeated.
-        repeat: number of trials for each draw, with the seeds from the experiment's on; their mean objective ranks it.
-        concurrent: maximum number of concurrent trials; None for as many as fit.
-        search: the searcher, which chooses settings.
-        schedule: the scheduler, which stops trials early or lets them copy others.
-        metric: the objective.
-        evaluation_episodes: episodes per measurement of the true return.
-        seeds: number of trainings of the best settings with other seeds, at the end.
-        name: display name of the experiment.
+    The experiment's seed also seeds the search; ``trials`` is the number of draws of settings, which ``repeat`` repeats with seeds
+    from the experiment's on.
     """
 
     experiment: Experiment
@@ -125,40 +110,29 @@ _OTHER = "or start another sweep"
 
 
 def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
-    """Run ``plan``. Write results, report and the best settings to ``folder``.
-
-    Args:
-        plan: the sweep.
-        folder: a new or empty folder.
-        say: called with messages for the user.
+    """Run ``plan``. Write results, report and the best settings to ``folder``, which is new or empty; ``say`` tells the user.
 
     Raises:
         SettingError: the plan is invalid, a trial doesn't fit on the cluster, or the folder is not empty or can't be created.
         LockedError: another process writes to the folder.
     """
     plan.check()
-    at_once = concurrency(plan, say)
+    at_once, seed = concurrency(plan, say), plan.experiment.seed
     with own_folder(folder, _OTHER):
         if any(entry.name != INSIDE for entry in without_strays(folder.iterdir())):
             raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
-        return _sweep(plan, folder, at_once, say)
-
-
-def _sweep(plan: Plan, folder: Path, at_once: int, say: Callable[[str], None]) -> SweepOutcome:
-    values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
-    write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
-    state.keep(folder, folder, {})
-    # The schedulers use these generators.
-    random.seed(plan.experiment.seed)
-    np.random.seed(plan.experiment.seed)
-    space = {**plan.space, TRIAL: _common(plan, plan.experiment)}
-    samples = plan.trials * plan.repeat
-    if plan.repeat > 1 and plan.search == "random":
-        space["seed"], samples = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat)]), plan.trials
-    listed = points(plan.space, plan.trials, plan.experiment.seed)
-    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, listed)
-    schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
-    return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
+        values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
+        write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
+        state.keep(folder, folder, {})
+        # The schedulers use these generators.
+        random.seed(seed)
+        np.random.seed(seed)
+        space, samples = {**plan.space, TRIAL: _common(plan, plan.experiment)}, plan.trials * plan.repeat
+        if plan.repeat > 1 and plan.search == "random":
+            space["seed"], samples = tune.grid_search([seed + i for i in range(plan.repeat)]), plan.trials
+        search = searcher(plan.search, seed, at_once, plan.repeat, points(plan.space, plan.trials, seed))
+        schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
+        return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
 
 
 def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
@@ -217,9 +191,8 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
     grows = bool(os.environ.get("RAY_ADDRESS")) and plan.concurrent is not None
     fit = 0
     for settings in placements(plan.space):
-        request = TRIALS[plan.experiment.agent].default_resource_request(
-            {TRIAL: _common(plan, plan.experiment), **settings}
-        )
+        config = {TRIAL: _common(plan, plan.experiment), **settings}
+        request = TRIALS[plan.experiment.agent].default_resource_request(config)
         fits = room(request.bundles, nodes)
         if fits == 0 and not grows:
             of = f" with {', '.join(f'{name}={value}' for name, value in settings.items())}" if settings else ""
@@ -229,17 +202,13 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
                 "--concurrent."
             )
         fit = max(fit, fits)
+    population, wanted = plan.schedule in ("pbt", "pb2"), plan.concurrent or fit
+    at_once = wanted if grows else min(fit, wanted)
     # Trials that take turns: request resources for no more than fit.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, fit))
-    if plan.schedule in ("pbt", "pb2"):
-        return 0
-    if grows:
-        assert plan.concurrent is not None
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.concurrent)
-        return plan.concurrent
-    if plan.concurrent is not None and plan.concurrent > fit:
-        say(f"Only {fit} of the {plan.concurrent} concurrent trials requested with --concurrent fit on the cluster.")
-    return min(fit, plan.concurrent or fit)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(at_once if grows and not population else max(1, fit))
+    if wanted > at_once and not population:
+        say(f"Only {fit} of the {wanted} concurrent trials requested with --concurrent fit on the cluster.")
+    return 0 if population else at_once
 
 
 def placements(space: Space) -> list[dict[str, Any]]:
@@ -257,10 +226,8 @@ def room(bundles: Sequence[dict[str, float]], nodes: Sequence[dict[str, float]])
 
 
 def _said(of: Sequence[dict[str, float]]) -> str:
-    kinds = ("CPU", "GPU")
-    return " + ".join(
-        " and ".join(f"{node[kind]:g} {kind}" for kind in kinds if node.get(kind)) or "none" for node in of
-    )
+    parts = [[f"{node[kind]:g} {kind}" for kind in ("CPU", "GPU") if node.get(kind)] for node in of]
+    return " + ".join(" and ".join(part) or "none" for part in parts)
 
 
 def _common(plan: Plan, experiment: Experiment) -> dict[str, Any]:
@@ -310,27 +277,22 @@ def _name(trial: Any) -> str:
 def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> SweepOutcome:
     outcome = collect(_fit(tuner, folder), plan.to_json(), plan.trials * plan.repeat)
     if outcome.best is not None and outcome.complete and plan.seeds:
-        outcome = dataclasses.replace(outcome, seeds=_with_other_seeds(plan, folder / SEEDS, outcome, say))
+        best = apply(plan.experiment, outcome.best["settings"])
+        outcome = dataclasses.replace(outcome, seeds=_with_other_seeds(plan, folder / SEEDS, best, say))
     conclude(outcome, plan.experiment, folder, say)
     return outcome
 
 
-def _with_other_seeds(
-    plan: Plan, folder: Path, outcome: SweepOutcome, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def _with_other_seeds(plan: Plan, folder: Path, best: Experiment, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Train the best settings with the seeds after the sweep's own."""
-    assert outcome.best is not None
-    best = apply(plan.experiment, outcome.best["settings"])
     say(f"training the best settings with {plan.seeds} other seeds")
     if state.has_started(folder):
         tuner = _restored(plan, folder)
     else:
         seeds = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat, plan.repeat + plan.seeds)])
         alone = dataclasses.replace(plan, experiment=best, schedule="none", space={}, repeat=1)
-        search = searcher("random", 0, concurrency(alone))
-        tuner = _tuner(
-            plan, folder, {"seed": seeds, TRIAL: _common(plan, best)}, search, 1, scheduler("none", {}, 0), say
-        )
+        search, space = searcher("random", 0, concurrency(alone)), {"seed": seeds, TRIAL: _common(plan, best)}
+        tuner = _tuner(plan, folder, space, search, 1, scheduler("none", {}, 0), say)
     return collect(_fit(tuner, folder), {**plan.to_json(), "space": {"seed": {}}, "repeat": 1}, plan.seeds).trials
 
 
@@ -357,13 +319,14 @@ class Announcer(tune.Callback):  # type: ignore[misc]
         """Report new links."""
         for trial in trials:
             links = Path(trial.path or ".") / LINKS
-            if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
-                self._told[trial.trial_id] = links.read_text()
-                if in_job():  # a job's output is readable by anyone with the cluster's token
-                    self.say(f"{trial}: annotators' links are in {links}")
-                    continue
-                for person, link in json.loads(links.read_text()).items():
-                    self.say(f"{trial}: {person} labels at {link}")
+            if trial.is_finished() or not links.exists() or self._told.get(trial.trial_id) == links.read_text():
+                continue
+            self._told[trial.trial_id] = links.read_text()
+            if in_job():  # a job's output is readable by anyone with the cluster's token
+                self.say(f"{trial}: annotators' links are in {links}")
+                continue
+            for person, link in json.loads(links.read_text()).items():
+                self.say(f"{trial}: {person} labels at {link}")
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Report a start."""

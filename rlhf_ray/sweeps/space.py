@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ray import tune
@@ -18,7 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.settings import Experiment, checks, from_json, to_json
+from rlhf_ray.settings import AgentName, Experiment, checks, from_json, to_json
 from rlhf_ray.settings.checks import whole_number
 
 Space = dict[str, Any]
@@ -33,14 +32,8 @@ CHANGEABLE = frozenset(
 """Settings that may change during a training; see `rlhf_ray.settings.checks.changeable`."""
 
 PLACED = (
-    "ppo.num_env_runners",
-    "ppo.num_learners",
-    "ppo.gpus_per_learner",
-    "sac.num_env_runners",
-    "sac.num_learners",
-    "sac.gpus_per_learner",
-    "preferences.mode",
-    "reward_model.gpus",
+    *(f"{of}.{name}" for of in get_args(AgentName) for name in ("num_env_runners", "num_learners", "gpus_per_learner")),
+    *("preferences.mode", "reward_model.gpus"),
 )
 """Settings that decide a trial's resources, which Tune requests once, at the trial's start."""
 
@@ -51,10 +44,10 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     Raises:
         SettingError: there is no such setting, or a value is invalid.
     """
-    settings = to_json(experiment)
+    settings, known = to_json(experiment), kinds()
     for name, value in plain(dict(values)).items():
-        if name not in kinds():
-            near = did_you_mean(name, kinds()) or f"choose from {', '.join(sorted(kinds()))}."
+        if name not in known:
+            near = did_you_mean(name, known) or f"choose from {', '.join(sorted(known))}."
             raise SettingError(
                 f"There is no setting {name!r} to vary; {near} `rlhf-ray train PRESET --help` explains them."
             )
@@ -65,14 +58,11 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
 
 def kinds() -> dict[str, Any]:
     """Return the type of every setting that can vary, by name. All trials of a sweep have the same agent."""
-    hints = {name: kind for name, kind in get_type_hints(Experiment).items() if name != "agent"}
-    found = {}
-    for name, kind in hints.items():
-        fields = getattr(kind, "__dataclass_fields__", None)
-        if fields is None:
-            found[name] = kind
-        else:
-            found |= {f"{name}.{field}": of for field, of in get_type_hints(kind).items()}
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(Experiment).items():
+        of = get_type_hints(kind) if is_dataclass(kind) else {}
+        found |= {f"{name}.{field}": hint for field, hint in of.items()} or {name: kind}
+    del found["agent"]
     return found
 
 
@@ -85,14 +75,7 @@ class Listed(Categorical):  # type: ignore[misc]
 
 
 def parse(words: Sequence[str], experiment: Experiment) -> Space:
-    """Parse the words of ``--vary``, in one of the forms `FORMS`.
-
-    Args:
-        words: the words.
-        experiment: the experiment to vary, for checks.
-
-    Returns:
-        The search space.
+    """Parse the words of ``--vary``, in one of the forms `FORMS`, to the search space of an experiment.
 
     Raises:
         SettingError: a word has another form, a value is invalid, or a setting is named twice.
@@ -206,47 +189,36 @@ def describe(domain: Any) -> dict[str, Any]:
     return {}
 
 
-def size(space: Mapping[str, Any]) -> int:
-    """Return the number of combinations of the listed values in ``space``; 1 without any."""
-    return math.prod(len(domain.categories) for domain in space.values() if isinstance(domain, Listed))
+def combinations(space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all combinations of the listed values in ``space``; an empty one without any."""
+    listed = {name: domain.categories for name, domain in space.items() if isinstance(domain, Listed)}
+    return [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
 
 
 def count(space: Mapping[str, Any], trials: int | None) -> int:
-    """Return how many trials to run.
-
-    Args:
-        space: the search space.
-        trials: the number that was asked for; None for as many as there are combinations, and at least 4 if some settings
-            are drawn.
-    """
+    """Return how many trials to run if ``trials`` were asked for; None: one of each combination, at least 4 if others are drawn."""
+    grid = len(combinations(space))
     if any(not isinstance(domain, Listed) for domain in space.values()):
-        return max(4, size(space)) if trials is None else trials
-    return size(space) if trials is None else min(trials, size(space))
+        return max(4, grid) if trials is None else trials
+    return grid if trials is None else min(trials, grid)
 
 
 def points(space: Mapping[str, Any], trials: int, seed: int) -> list[dict[str, Any]]:
     """Return the listed values of each trial: all combinations in turn, or a random part of them if there are more than trials."""
-    names = [name for name, domain in space.items() if isinstance(domain, Listed)]
-    if not names:
+    grid = combinations(space)
+    if grid == [{}]:
         return []
-    all_of_them = list(itertools.product(*(space[name].categories for name in names)))
-    if trials < len(all_of_them):
-        chosen: Sequence[Any] = random.Random(seed).sample(all_of_them, trials)
-    else:
-        chosen = [all_of_them[trial % len(all_of_them)] for trial in range(trials)]
-    return [dict(zip(names, values, strict=True)) for values in chosen]
+    if trials < len(grid):
+        return random.Random(seed).sample(grid, trials)
+    return [grid[trial % len(grid)] for trial in range(trials)]
 
 
 def told(space: Mapping[str, Any], trials: int, repeat: int, search: str) -> str:
     """Say in one line what a sweep runs."""
-    names = [name for name, domain in space.items() if isinstance(domain, Listed)]
-    drawn = [name for name in space if name not in names]
-    said = f"{trials} trial{'' if trials == 1 else 's'}"
-    if search != "random":
-        said += f", whose settings {search} chooses"
-    else:
-        parts = [f"{', '.join(drawn)} drawn at random"] if drawn else []
-        if names:
-            parts.insert(0, f"{min(trials, size(space))} of {size(space)} combinations of {' and '.join(names)}")
-        said += f": {', '.join(parts)}"
-    return said + (f"; each with {repeat} seeds" if repeat > 1 else "")
+    grid = combinations(space)
+    drawn = [name for name in space if name not in grid[0]]
+    parts = [f"{min(trials, len(grid))} of {len(grid)} combinations of {' and '.join(grid[0])}"] if grid[0] else []
+    parts += [f"{', '.join(drawn)} drawn at random"] if drawn else []
+    how = f": {', '.join(parts)}" if search == "random" else f", whose settings {search} chooses"
+    seeds = f"; each with {repeat} seeds" if repeat > 1 else ""
+    return f"{trials} trial{'' if trials == 1 else 's'}{how}{seeds}"

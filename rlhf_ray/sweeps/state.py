@@ -50,12 +50,9 @@ class Keeper(tune.Callback):  # type: ignore[misc]
 
 
 def keep(folder: Path, source: Path, checkpoints: Mapping[str, str]) -> None:
-    """Copy Tune's state to the folder `STATE`, atomically, with checksums and a signature.
+    """Copy Tune's state in ``source`` to the sweep's folder `STATE`, atomically, with checksums and a signature.
 
-    Args:
-        folder: the sweep's folder.
-        source: where Tune has saved it.
-        checkpoints: by the name of a trial's folder, the path of the checkpoint that it would resume from.
+    ``checkpoints``: by the name of a trial's folder, the path of the checkpoint that it would resume from.
     """
     with carry_on("state of the sweep"), whole_folder(folder / STATE) as new:
         trials = {
@@ -89,19 +86,15 @@ def check(folder: Path) -> None:
     if copies.exists() and (damage := damaged_files(copies)):
         raise _damaged(copies / damage[0])
     for name, (checkpoint, _) in _trials(folder).items():
-        with named(folder / name / "result.json"):
-            for line in (folder / name / "result.json").read_text().splitlines()[:-1]:  # a kill may cut the last one
+        with named(rows := folder / name / "result.json"):
+            for line in rows.read_text().splitlines()[:-1]:  # a kill may cut the last one
                 json.loads(line)
         if damage := damaged_files(folder / checkpoint):
             raise _damaged(folder / checkpoint / damage[0])
 
 
 def check_pickles(folder: Path) -> None:
-    """Check that the pickles of a sweep's state and of its trials' checkpoints are of this user, or allowed.
-
-    Raises:
-        SettingError: they are not; see `rlhf_ray.data.signed.check`.
-    """
+    """Check that the pickles of a sweep's state and of its trials' checkpoints are of this user, or allowed (`signed.check`)."""
     if has_started(folder):
         signed.check(kept(folder) if _saved(kept(folder)) else folder, folder)
     for checkpoint, pickles in _trials(folder).values():
@@ -131,11 +124,7 @@ def put_back(folder: Path) -> None:
 
 @contextlib.contextmanager
 def named(file: Path) -> Iterator[None]:
-    """Context manager: an error inside, other than a SettingError, means that ``file`` is damaged.
-
-    Raises:
-        SettingError: there was an error.
-    """
+    """Context manager: an error inside, other than a SettingError, means that ``file`` is damaged."""
     try:
         yield
     except SettingError:
@@ -161,5 +150,5 @@ def _trials(folder: Path) -> dict[str, tuple[str, str]]:
 
 def _saved(folder: Path) -> list[Path]:
     """Return the files of Tune's states in ``folder``, those of trials last, the newest at the end."""
-    found = {file: None for pattern in SAVED for file in sorted(without_strays(folder.glob(pattern)))}
-    return sorted(found, key=lambda file: (file.match(SAVED[-1]), file.name))
+    found = without_strays({file for pattern in SAVED for file in folder.glob(pattern)})
+    return sorted(found, key=lambda file: file.match(SAVED[-1]))

@@ -6,7 +6,7 @@ import importlib.util
 import math
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ray.tune.search.sample import Categorical, Float, Integer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.start import Schedule as Schedule  # where callers look for it
 from rlhf_ray.settings.start import Search as Search
-from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space
+from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space, extremes
 from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 
 _NEEDS = {"optuna": "optuna", "gp": "optuna", "qmc": "optuna", "pb2": "sklearn"}
@@ -79,15 +79,10 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
 
 
 def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points: Sequence[dict[str, Any]] = ()) -> Any:
-    """Build the searcher.
+    """Build the searcher named ``search``, for ``concurrent`` trials at a time at most; 0 for no limit.
 
-    Args:
-        search: its name.
-        seed: seeds its draws.
-        concurrent: maximum number of concurrent trials; 0 for no limit.
-        repeat: number of trials for each draw of settings, numbered from 0 in their configs. A searcher that uses
-            results sees their mean. For ``random``, a grid of seeds in the search space repeats them.
-        points: for ``random``, settings of the first draws (`rlhf_ray.sweeps.space.points`).
+    Each draw of settings has ``repeat`` trials, numbered from 0 in their configs, and a searcher that uses results sees their mean;
+    for ``random``, a grid of seeds in the search space repeats them, and ``points`` are the settings of the first draws.
     """
     if search == "random":
         # The same draw for all values of a grid, such as the seeds.
@@ -110,12 +105,9 @@ def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points
 
 
 def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialScheduler:
-    """Build the scheduler.
+    """Build the scheduler of trials of so many steps.
 
-    Args:
-        schedule: its name.
-        space: the search space. PBT and PB2 change those of its settings that may change during a trial; the others are copied.
-        total_env_steps: step budget of a trial.
+    PBT and PB2 change those settings of the search space that may change during a trial; the others are copied.
     """
     if schedule == "none":
         return FIFOScheduler()
@@ -135,7 +127,7 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         require_attrs=False,  # not every iteration has the objective
         synch=True,  # copies don't depend on timing, so that a sweep is reproducible
         custom_explore_fn=partial(
-            within, {name: _ends(of) for name, of in space.items() if isinstance(of, Float | Integer)}
+            within, {name: extremes(of) for name, of in space.items() if isinstance(of, Float | Integer)}
         ),
         **{name: changed},
     )
@@ -153,23 +145,20 @@ class _Population:
     """The search space; set by `scheduler`."""
 
     def choose_trial_to_run(self: Any, tune_controller: Any) -> Any:
-        """Choose a trial (called by Tune in a loop). If all are paused and none is left to wait for, postpone the comparison."""
-        chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
-        live = tune_controller.get_live_trials()
-        if chosen is None and live and all(trial.status == Trial.PAUSED for trial in live):
-            self._look_later([self._trial_state[trial] for trial in live])
-            chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
-        return chosen
-
-    def _look_later(self: Any, states: list[Any]) -> None:
-        """Move the next comparison past the trial that is farthest.
+        """Choose a trial (called by Tune in a loop). If all are paused, move the next comparison past the one that is farthest.
 
         Tune doesn't move it when it has lost the trial that the others wait for, or when a trial's results are farther apart than
         two comparisons.
         """
-        self._next_perturbation_sync = max(state.last_train_time for state in states) + self._perturbation_interval
-        for state in states:
-            state.last_perturbation_time = state.last_train_time
+        chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
+        live = tune_controller.get_live_trials()
+        if chosen is None and live and all(trial.status == Trial.PAUSED for trial in live):
+            states = [self._trial_state[trial] for trial in live]
+            self._next_perturbation_sync = max(state.last_train_time for state in states) + self._perturbation_interval
+            for state in states:
+                state.last_perturbation_time = state.last_train_time
+            chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
+        return chosen
 
     def _get_new_config(self: Any, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the settings of ``trial``, which copies ``trial_to_clone``: changed, and with a seed of its own.
@@ -217,17 +206,13 @@ def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
     """Return the settings that PBT or PB2 may change, in Tune's format. PB2 supports only ranges."""
     changeable = {name: domain for name, domain in space.items() if name in CHANGEABLE}
     if schedule == "pb2":
-        return {name: list(_ends(domain)) for name, domain in changeable.items() if isinstance(domain, Float | Integer)}
+        return {name: extremes(domain) for name, domain in changeable.items() if isinstance(domain, Float | Integer)}
     return {
         name: list(domain.categories) if isinstance(domain, Categorical) else domain
         for name, domain in changeable.items()
     }
 
 
-def within(bounds: dict[str, tuple[float, float]], config: dict[str, Any]) -> dict[str, Any]:
+def within(bounds: Mapping[str, Sequence[float]], config: dict[str, Any]) -> dict[str, Any]:
     """Clip every value of ``config`` to its bounds: PBT multiplies by 0.8 or 1.2 without limits."""
     return config | {name: min(max(config[name], low), high) for name, (low, high) in bounds.items()}
-
-
-def _ends(domain: Float | Integer) -> tuple[float, float]:
-    return domain.lower, domain.upper - (1 if isinstance(domain, Integer) else 0)

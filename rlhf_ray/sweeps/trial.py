@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import AGENTS, preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.settings import AgentName, Experiment, from_json
-from rlhf_ray.settings.start import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
 
 OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
@@ -82,7 +82,9 @@ class Measured(LearnsFromPreferences):
                 config = preference_config(experiment_of(config))
             except SettingError as error:
                 self._refusal, config = str(error), self.get_default_config()
-        super().__init__(config, ring_callbacks=_LeavesLinks(self.leave_links), **arguments)
+        callbacks = Logs()
+        callbacks.on_links = self.leave_links  # type: ignore[method-assign]
+        super().__init__(config, ring_callbacks=callbacks, **arguments)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
@@ -94,21 +96,25 @@ class Measured(LearnsFromPreferences):
                 return PlacementGroupFactory([{"CPU": 1.0}])
         return super().default_resource_request(config)
 
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Inside this context, an error that a restart would repeat refuses the trial."""
+        try:
+            yield
+        except Exception as error:
+            self._refusal = final(error)
+            if self._refusal is None:
+                raise
+
     def setup(self, config: Any) -> None:
         """Set up the algorithm (see `LearnsFromPreferences.setup`)."""
-        if self._refusal is None:
-            try:
-                self._begin(config)
-            except Exception as error:
-                if (why := final(error)) is None:
-                    raise
-                self._refusal = why
-
-    def _begin(self, config: Any) -> None:
-        super().setup(config)
-        self._every = max(1, self.budget.iterations // MEASUREMENTS)
-        if self.links and self._storage is not None:
-            self.leave_links(self.links)
+        if self._refusal is not None:
+            return
+        with self._refusing():
+            super().setup(config)
+            self._every = max(1, self.budget.iterations // MEASUREMENTS)
+            if self.links and self._storage is not None:
+                self.leave_links(self.links)
 
     def leave_links(self, links: dict[str, str]) -> None:
         """Write the links to the labelling page to the trial's folder, for its owner only: a trial's output isn't shown."""
@@ -121,18 +127,15 @@ class Measured(LearnsFromPreferences):
 
     def step(self) -> dict[str, Any]:
         """Run an iteration. The result has the environment steps, the settings that vary, and regularly the objective."""
+        began = self._refusal is None
+        result: dict[str, Any] = {}
+        if began:
+            with self._refusing():
+                result = super().step()
+        result |= {ENV_STEPS: self.env_steps if began else 0, SETTINGS: self._settings}
         if self._refusal is not None:
-            return {"done": True, REFUSAL: self._refusal, ENV_STEPS: 0, SETTINGS: self._settings}
-        try:
-            result: dict[str, Any] = super().step()
-        except Exception as error:
-            if (why := final(error)) is None:
-                raise
-            self._refusal = why
-            return {"done": True, REFUSAL: why, ENV_STEPS: self.env_steps, SETTINGS: self._settings}
-        result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
-        objective = self._measure(result)
-        if objective is not None:
+            return result | {"done": True, REFUSAL: self._refusal}
+        if (objective := self._measure(result)) is not None:
             result[OBJECTIVE] = objective
         return result
 
@@ -162,18 +165,6 @@ class Measured(LearnsFromPreferences):
                 return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
-
-
-class _LeavesLinks(Logs):
-    """Ring callbacks that pass new links on."""
-
-    def __init__(self, leave: Callable[[dict[str, str]], None]):
-        super().__init__()
-        self._leave = leave
-
-    def on_links(self, links: dict[str, str]) -> None:
-        """See `RingCallbacks.on_links`."""
-        self._leave(links)
 
 
 TRIALS: dict[AgentName, type[Measured]] = {

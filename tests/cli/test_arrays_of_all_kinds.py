@@ -25,7 +25,7 @@ from rlhf_ray.settings import RewardModelSettings
 
 OBSERVED, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 N, LENGTH = 24, 6
-SMALL = ["--reward-model.hidden", "3", "--reward-model.ensemble-size", "1"]
+SMALL = "--reward-model.hidden 3 --reward-model.ensemble-size 1"
 
 
 def arrays(observations: tuple[int, ...] = (3,), dtype: Any = np.float32) -> dict[str, Any]:
@@ -44,19 +44,16 @@ def arrays(observations: tuple[int, ...] = (3,), dtype: Any = np.float32) -> dic
 
 def said_by(words: list[str]) -> str:
     """Run a command in this process; return its one line, or nothing after success."""
-    out, err = io.StringIO(), io.StringIO()
-    code: Any = 0
-    before = signal.getsignal(signal.SIGTERM)
+    err, before = io.StringIO(), signal.getsignal(signal.SIGTERM)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
             cli.main(words)
+        return ""
     except SystemExit as ended:
         code = ended.code
     finally:
         signal.signal(signal.SIGTERM, before)
     line = err.getvalue().strip()
-    if code == 0:
-        return ""
     assert code == 2, line
     assert len(line.splitlines()) == 1, line
     assert line.startswith("rlhf-ray: "), line
@@ -99,22 +96,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(file: Path, model: Path, out: Path) -> dict[str, list[str]]:
-    return {
-        "convert": ["convert", str(file), str(out / "converted.npz"), "--to", "demonstrations"],
-        "label": [
-            *["label", str(file), "--store", str(out / "s"), "--teacher", "oracle"],
-            *["--comparisons", "3", "--fragments.length", "3"],
-        ],
-        "fit": [
-            *["fit", "--from-rewards", str(file), "--environment", "Three-v0", "--out", str(out / "f")],
-            *["--supervised.epochs", "1", *SMALL],
-        ],
-        "interpret": [
-            *["interpret", "reward", "--model", str(model), "--data", str(file), "--out", str(out / "i")],
-            *["--steps", "header", "--effort", "0.05"],
-        ],
-        "preprocess": ["interpret", "preprocess", str(model), "--data", str(file), "--out", str(out / "p")],
+    lines = {
+        "convert": f"convert {file} {out}/converted.npz --to demonstrations",
+        "label": f"label {file} --store {out}/s --teacher oracle --comparisons 3 --fragments.length 3",
+        "fit": f"fit --from-rewards {file} --environment Three-v0 --out {out}/f --supervised.epochs 1 {SMALL}",
+        "interpret": f"interpret reward --model {model} --data {file} --out {out}/i --steps header --effort 0.05",
+        "preprocess": f"interpret preprocess {model} --data {file} --out {out}/p",
     }
+    return {name: line.split() for name, line in lines.items()}
 
 
 @pytest.mark.parametrize("kind", SAME)
@@ -168,11 +157,8 @@ def test_readers_return_whole_steps_or_one_line(tmp_path: Path, data: st.DataObj
         write_episodes(open_episodes(file), tmp_path / f"{number}", "imitation")
         again = load_demonstrations(tmp_path / f"{number}")
     except SettingError as refused:
-        lines = str(refused).splitlines()
-    else:
-        lines = []
-    if lines:
-        assert len(lines) == 1
+        if "\n" in str(refused):
+            raise
         return
     assert steps.rewards.shape == steps.terminated.shape == (len(steps),)
     assert sum(map(len, whole)) == len(steps) == len(again)

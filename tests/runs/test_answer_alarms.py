@@ -71,7 +71,6 @@ def test_many_wrong_answers_of_everyone_are_told_with_what_helps() -> None:
     assert found.keys() == {"wrong_answers"}
     assert found["wrong_answers"].startswith("About ")
     alarm = wrong_answers([MANY.metrics()])
-    assert alarm is not None
     assert alarm.message == "About 27 % of the answers look wrong (20–34 %)."
     assert "preferences.comparisons" in alarm.remedy
 
@@ -79,10 +78,8 @@ def test_many_wrong_answers_of_everyone_are_told_with_what_helps() -> None:
 def test_an_alarm_names_the_annotator_the_figure_and_the_remedy() -> None:
     row = GOOD.metrics() | GOOD.metrics("ada") | INVERTED.metrics("ben") | GUESSES.metrics("cora")
     inverted, guessed = inverted_answers([row]), no_information([row])
-    assert inverted is not None
     assert inverted.message == "About 90 % of ben's answers look wrong (80–97 %), as if inverted."
     assert "`rlhf-ray store weigh RUN ben 0`" in inverted.remedy
-    assert guessed is not None
     assert guessed.message == "About 49 % of cora's answers look wrong (37–61 %), as if guessed."
     assert "`rlhf-ray store weigh RUN cora 0`" in guessed.remedy
 
@@ -106,7 +103,6 @@ def test_a_small_or_uncertain_rise_is_no_drift() -> None:
         return GOOD.metrics() | Drift(GOOD, newest, rose).metrics("ada")
 
     alarm = drifting_answers([row(MANY, 0.999)])
-    assert alarm is not None
     assert alarm.message == (
         "About 27 % of ada's newest 30 answers look wrong (20–34 %), and of the older half about 6 % (2–10 %)."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -13,15 +14,19 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
+from rlhf_ray.actors.asynchronous import AsynchronousRing
+from rlhf_ray.cli import main
 from rlhf_ray.cli.train import _callbacks
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import CallbackError, SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
+from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, Pausing, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import FragmentSettings, PPOSettings, PreferenceSettings
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings
+from tests.actors.rings import at, ring_in
+from tests.made_up import wait_for
 from tests.whole_runs import small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +81,12 @@ def test_a_metric_that_cannot_be_written_is_told_of_who_added_it() -> None:
 
 
 class Failing(Callback):
-    def on_metrics(self, metrics: dict[str, Any]) -> None:
+    """Raises in one hook."""
+
+    def __init__(self, hook: str):
+        setattr(self, hook, self._fail)
+
+    def _fail(self, *_: Any) -> None:
         raise KeyError("no such thing")
 
 
@@ -85,7 +95,7 @@ class Failing(Callback):
 def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
     folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
     with pytest.raises(CallbackError, match=r"test_callbacks:Failing\.on_metrics raised KeyError.*--resume") as error:
-        train(folder, TINY, callbacks=[Failing(), heard])
+        train(folder, TINY, callbacks=[Failing("on_metrics"), heard])
     assert isinstance(error.value.__cause__, KeyError)
     assert "\n" not in str(error.value)
     seen = [each[1:] for each in heard.log]
@@ -106,25 +116,15 @@ def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_pa
     assert folder.report.exists()
 
 
-class FailingAtOnce(Callback):
-    def on_start(self, run: TrainingRun) -> None:
-        raise KeyError("no such thing")
-
-
-class FailingAtAStage(Callback):
-    def on_stage(self, stage: str) -> None:
-        raise KeyError(stage)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) -> None:
     clean = RunFolder.create(tmp_path / "clean", TINY)
     train(clean, TINY, evaluation_episodes=1)
-    for kind in (FailingAtOnce, FailingAtAStage):
-        folder = RunFolder.create(tmp_path / kind.__name__, TINY)
+    for hook in ("on_start", "on_stage"):
+        folder = RunFolder.create(tmp_path / hook, TINY)
         with pytest.raises(CallbackError, match="The run has stopped; correct the callback, then resume it"):
-            train(folder, TINY, callbacks=[kind()])
+            train(folder, TINY, callbacks=[Failing(hook)])
         train(folder, TINY, resume=True, evaluation_episodes=1)
         rows, expected = folder.rows(), clean.rows()
         assert len(rows) == len(expected) == 3
@@ -183,11 +183,7 @@ def test_each_callback_hears_what_is_told_in_order_and_the_end_backwards_if_it_b
 
     class Told(Callback):
         def __getattribute__(self, name: str) -> Any:
-            return (
-                (lambda *what: told.append((self, name, *what)))
-                if name.startswith("on_")
-                else object.__getattribute__(self, name)
-            )
+            return lambda *what: told.append((self, name, *what))
 
     one, other = Told(), Told()
     both = Callbacks([one, other])
@@ -196,3 +192,46 @@ def test_each_callback_hears_what_is_told_in_order_and_the_end_backwards_if_it_b
         getattr(both, hook)("what")
         assert told == [(each, hook, "what") for each in ((one, other) if hook != "on_end" else (other, one))]
         told.clear()
+
+
+PREFERENCES = PreferenceSettings(schedule="constant", comparisons=20, initial_comparisons=6, rounds=4)
+
+
+def _settle(ring: Any) -> None:
+    if isinstance(ring, AsynchronousRing):
+        ring.settle()
+        wait_for(lambda: not ring.source.waiting())
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_nothing_is_asked_during_a_pause_and_the_labels_are_made_up_for_after_it(
+    tmp_path: Path, mode: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    preferences = dataclasses.replace(PREFERENCES, mode=mode)
+    with ring_in(tmp_path, preferences) as ring:
+        pausing, algorithm = Pausing(), SimpleNamespace(ring=ring)
+        main(["pause", str(folder.path)])
+        assert "collects no comparisons from the next iteration on" in capsys.readouterr().out
+        pausing.on_start(SimpleNamespace(folder=folder, algorithm=algorithm))  # type: ignore[arg-type]
+        ring.begin(200)  # the first labels are collected all the same
+        _settle(ring)
+        assert (ring.answered, ring.env_steps) == (6, 200)
+        for progress in (0.25, 0.5):
+            pausing.on_metrics({})
+            ring.advance(at(progress, 400))
+            _settle(ring)
+            assert (ring.answered, ring.env_steps) == (6, 200)  # no exploration either
+        main(["pause", str(folder.path), "--end"])
+        pausing.on_metrics({})
+        for progress, labels in ((0.75, 16), (1.0, 20)):
+            ring.advance(at(progress, 800))
+            _settle(ring)
+            assert ring.answered == labels
+        assert (ring.answered, ring.env_steps) == (20, 320)
+
+
+def test_only_a_run_can_be_paused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pause", str(tmp_path)])
+    assert "is not a run folder" in capsys.readouterr().err

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.comparisons import Comparisons, Pairs, side_of
+from rlhf_ray.data.comparisons import Comparisons, side_of
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.answer_alarms import Alarm
 from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Health, _Moves
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store.answers import Presses
-from rlhf_ray.teachers import Oracle, Teacher
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
 
 MEASURED = json.loads(Path(__file__).with_name("measured_curves.json").read_text())
@@ -77,82 +75,63 @@ def test_the_curves_of_measured_runs(environment: str) -> None:
     """They raise none as they are, with the other seed's curve as the learned return; and one where they run backwards."""
     first, second = MEASURED[environment]
     for run, other in ((first, second), (second, first)):
+        curves = run["true_return_mean"], other["true_return_mean"], run["held_out_accuracy"]
+        names = ("true_return_mean", "learned_return_mean", "held_out_accuracy")
         rows = [
-            {
-                "true_return_mean": true,
-                "learned_return_mean": learned,
-                "held_out_accuracy": accuracy,
-                "held_out_decided": 15,
-            }
-            for true, learned, accuracy in zip(
-                run["true_return_mean"], other["true_return_mean"], run["held_out_accuracy"], strict=True
-            )
+            dict(zip(names, values, strict=True)) | {"held_out_decided": 15} for values in zip(*curves, strict=True)
         ]
         assert watch(rows) == []
-        unlearning = [
-            row | {"learned_return_mean": -row["true_return_mean"]} for row in reversed(rows) if row["true_return_mean"]
-        ]
+        known = [row for row in reversed(rows) if row["true_return_mean"]]
+        unlearning = [row | {"learned_return_mean": -row["true_return_mean"]} for row in known]
         assert watch(unlearning)[0][1].name == "reward_hacking"
 
 
-def test_a_learned_return_that_rises_while_the_true_one_falls() -> None:
+def drifting(**slopes: float) -> list[dict[str, Any]]:
+    """A run that learns, in which metrics go on in a straight line from the 30th iteration on."""
     rows = healthy()
+    if "learned_gain" in slopes:
+        for row in rows:
+            row["learned_gain"] = 0.1 if row["learned_return_mean"] is None else row["learned_return_mean"] / 200
     for i, row in enumerate(rows[30:]):
-        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
-        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
-    at, alarm = the_one(watch(rows))
+        row |= {name: rows[29][name] + slope * i for name, slope in slopes.items()}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("slopes", "said"),
+    [
+        ({"true_return_mean": -30, "learned_return_mean": 10}, "true return fell"),
+        ({"true_return_mean": -30, "learned_return_mean": -10}, None),
+        # A policy that forgets lowers the true return; fits that stretch the reward raise the learned one all the same.
+        ({"true_return_mean": -30, "learned_return_mean": 10, "learned_gain": -0.02}, None),
+        # Each fit puts the mean of what it has seen at 0, so the learned return of an exploit may stay where it is.
+        (
+            {"true_return_mean": -30, "learned_return_mean": 0, "learned_gain": 0.05},
+            "learned reward above the probe set's rose",
+        ),
+    ],
+)
+def test_a_learned_reward_that_rises_while_the_true_one_falls(slopes: dict[str, float], said: str | None) -> None:
+    raised = watch(drifting(**slopes))
+    if said is None:
+        assert raised == []
+        return
+    at, alarm = the_one(raised)
     assert alarm.name == "reward_hacking"
     assert 30 < at < 55
-    assert "true return fell" in alarm.message
-
-
-def test_a_learned_return_that_rises_by_its_scale_alone_is_no_hacking() -> None:
-    """A policy that forgets lowers the true return; fits that stretch the reward raise the learned one all the same."""
-    rows = healthy()
-    for i, row in enumerate(rows):
-        row["learned_gain"] = None if i == 0 else row["learned_return_mean"] / 200
-    for i, row in enumerate(rows[30:]):
-        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
-        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
-        row["learned_gain"] = rows[29]["learned_gain"] - 0.02 * i
-    assert watch(rows) == []
-
-
-def test_hacking_that_the_fits_hide_shows_on_the_probe_set() -> None:
-    """Each fit puts the mean of what it has seen at 0, so the learned return of an exploit may stay where it is."""
-    rows = healthy()
-    for row in rows:
-        row["learned_gain"] = 0.1 if row["learned_return_mean"] is None else row["learned_return_mean"] / 200
-    for i, row in enumerate(rows[30:]):
-        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
-        row["learned_return_mean"] = rows[29]["learned_return_mean"]
-        row["learned_gain"] = rows[29]["learned_gain"] + 0.05 * i
-    _, alarm = the_one(watch(rows))
-    assert alarm.name == "reward_hacking"
-    assert "learned reward above the probe set's rose" in alarm.message
+    assert said in alarm.message
 
 
 def test_a_learned_return_that_rises_while_the_held_out_accuracy_falls() -> None:
-    rows = healthy()
-    for i, row in enumerate(rows[30:]):
+    rows = drifting(learned_return_mean=10)
+    for i, row in enumerate(rows):
         row["true_return_mean"] = 0.0  # where people answer, there may be no true reward
-        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
-        if "held_out_decided" in row:
-            row |= {"held_out_decided": 20, "held_out_accuracy": 0.9 if i < 15 else 0.5}
-    for row in rows[:30]:
-        row["true_return_mean"] = 0.0
+        if i >= 30 and "held_out_decided" in row:
+            row |= {"held_out_decided": 20, "held_out_accuracy": 0.9 if i < 45 else 0.5}
     at, alarm = the_one(watch(rows))
     assert alarm.name == "reward_hacking"
     assert at >= 45
     assert "0.90 to 0.50" in alarm.message
-
-
-def test_returns_that_fall_or_rise_together_are_no_hacking() -> None:
-    rows = healthy()
-    for i, row in enumerate(rows[30:]):
-        row["true_return_mean"] -= 30 * i
-        row["learned_return_mean"] -= 10 * i
-    assert watch(rows) == []
 
 
 @pytest.mark.parametrize("noise", [0.2, 4.0])
@@ -178,53 +157,37 @@ def test_a_reward_scale_that_jumps() -> None:
     at, alarm = the_one(watch(rows))
     assert (at, alarm.name) == (20, "reward_scale")
     assert "version 10 to 11" in alarm.message
-    for row in rows[24:]:
-        if "reward_std" in row:
-            row["reward_std"] *= 10  # so that it never falls
-    assert the_one(watch(rows))[0] == 20
-    for row in rows[:20]:
-        if "reward_std" in row:
-            row["reward_std"] *= 100  # so that it only falls
-    assert the_one(watch(rows))[0] == 20
+    for part, factor in ((rows[24::2], 10), (rows[:20:2], 100)):  # so that it never falls; so that it only falls
+        for row in part:
+            row["reward_std"] *= factor
+        assert the_one(watch(rows))[0] == 20
 
 
-def test_a_discrete_policy_that_settles_on_one_action() -> None:
-    rows = healthy()
-    for row in rows[40:]:
-        row["policy_entropy"] = 0.001
-    at, alarm = the_one(watch(rows))
-    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
-    assert "0.072 %" in alarm.message
-
-
-def test_a_continuous_policy_whose_actions_stop_to_vary() -> None:
-    rows = healthy()
-    for row in rows[40:]:
-        row["policy_entropy"] = 1.4 + 2 * np.log(0.01)  # in both of the two dimensions a hundredth of the start
-    at, alarm = the_one(watch(rows, FORCES))
-    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
-    assert "standard deviation is 1 %" in alarm.message
-    for row in rows[40:]:
-        row["policy_entropy"] = -0.5  # negative, which for continuous actions says nothing by itself
-    assert watch(rows, FORCES) == []
+@pytest.mark.parametrize(
+    ("space", "entropy", "said"),
+    [
+        (CHOICES, 0.001, "0.072 %"),
+        (FORCES, 1.4 + 2 * np.log(0.01), "standard deviation is 1 %"),  # in both dimensions a hundredth of the start
+        (FORCES, -0.5, None),  # negative, which for continuous actions says nothing by itself
+    ],
+)
+def test_a_policy_that_settles_on_one_action(space: gym.Space[Any], entropy: float, said: str | None) -> None:
+    rows = [row | {"policy_entropy": entropy} if i >= 40 else row for i, row in enumerate(healthy())]
+    raised = watch(rows, space)
+    assert [(at, alarm.name) for at, alarm in raised] == ([(40 + SETTLED_FOR - 1, "entropy_collapse")] if said else [])
+    assert all(str(said) in alarm.message for _, alarm in raised)
 
 
 def test_labels_that_stay_behind_round_after_round() -> None:
     rows = healthy()
-    for row in rows[30:]:
-        row["comparisons"] = 120
-        if "wanted" in row:
-            row |= {"wanted": 40, "answered": 0}
-    at, alarm = the_one(watch(rows))
-    assert (at, alarm.name) == (34, "labels_starving")
-    assert "120 of 160 due labels" in alarm.message
-    for row in rows[30:]:
-        if "wanted" in row:
-            row["answered"] = 10  # of the 120
-    assert "120 of 150 due labels" in the_one(watch(rows))[1].message
-    for row in rows[30:]:
-        row["comparisons"] = 270  # nine tenths of 300
-    assert "labels_starving" not in [alarm.name for _, alarm in watch(rows)]
+    for comparisons, answered, said in ((120, 0, "120 of 160 due"), (120, 10, "120 of 150 due"), (270, 10, None)):
+        for row in rows[30:]:
+            row["comparisons"] = comparisons  # 270 are nine tenths of 300
+            if "wanted" in row:
+                row |= {"wanted": 40, "answered": answered}
+        starving = [(at, alarm) for at, alarm in watch(rows) if alarm.name == "labels_starving"]
+        assert [at for at, _ in starving] == ([34] if said else [])
+        assert all(str(said) in alarm.message for _, alarm in starving)
     once = healthy()
     once[30]["answered"] = 0
     assert watch(once) == []
@@ -295,28 +258,6 @@ def test_rows_without_metrics_raise_none() -> None:
     assert watch([{}, {"true_return_mean": None, "disagreement": None}]) == []
 
 
-class AlwaysLeft:
-    """Somebody who presses one button."""
-
-    name = "always left"
-
-    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
-        return np.ones(len(pairs), np.float32)
-
-
-@pytest.mark.parametrize(("teacher", "names"), [(Oracle(), []), (AlwaysLeft(), ["one_sided_answers"])])
-def test_a_teacher_who_always_presses_one_button(teacher: Teacher, names: list[str]) -> None:
-    pairs = some_comparisons(40).pairs
-    trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
-    trainer.comparisons.add(Comparisons(pairs, teacher.answer(pairs, np.random.default_rng(0))))
-    raised = watch([trainer.fit(20).metrics()])
-    assert [alarm.name for _, alarm in raised] == names
-    if names:
-        assert "40 of the last 40 answers of anonymous (ties excluded) are for the fragment shown on the left" in (
-            raised[0][1].message
-        )
-
-
 @pytest.mark.parametrize(("presses", "raises"), [((True, False), True), ((True, True), False)], ids=["left", "first"])
 def test_an_annotator_who_always_presses_one_button_though_sides_are_shuffled(
     presses: tuple[bool, bool], raises: bool
@@ -328,12 +269,8 @@ def test_an_annotator_who_always_presses_one_button_though_sides_are_shuffled(
     trainer.comparisons.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(map(side_of, answers, swapped))))
     raised = [alarm for _, alarm in watch([trainer.fit(5).metrics()]) if alarm.name == "one_sided_answers"]
     assert bool(raised) == raises
-    if raises:
-        assert (
-            "50 of the last 50 answers of bea (ties excluded) are for the fragment shown on the left"
-            in raised[0].message
-        )
-        assert "rlhf-ray store weigh RUN bea 0" in raised[0].remedy
+    said = "50 of the last 50 answers of bea (ties excluded) are for the fragment shown on the left"
+    assert all(said in alarm.message and "rlhf-ray store weigh RUN bea 0" in alarm.remedy for alarm in raised)
 
 
 def test_one_annotator_of_three_who_presses_one_button_is_named() -> None:

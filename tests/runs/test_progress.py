@@ -56,13 +56,12 @@ def test_the_bar_of_labels_says_how_long_nobody_answered(
     quiet: float, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress._Console, "is_terminal", True)
-    shown = Labelled("store", 10)
-    shown.on_wait(wait(90, quiet))
-    task = shown._count._bar.tasks[0]
-    assert (task.completed, task.total, task.fields["note"]) == (3, 10, note)
-    assert shown._count._bar.live.is_started
-    shown.close()
-    assert not shown._count._bar.live.is_started
+    with Labelled("store", 10) as shown:
+        shown.on_wait(wait(90, quiet))
+        task = shown._bar.tasks[0]
+        assert (task.completed, task.total, task.fields["note"]) == (3, 10, note)
+        assert shown._bar.live.is_started
+    assert not shown._bar.live.is_started
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -93,10 +92,8 @@ def test_there_is_a_fit_before_the_training_and_at_most_one_after_each_iteration
         preferences=PreferenceSettings(rounds=20, comparisons=77),
     )
     assert experiment.agent_settings.iteration_env_steps == 2_048
-    shown = ProgressBars(experiment)
-    monkeypatch.setattr(type(shown.console), "is_terminal", True)
-    with shown:
-        assert shown._bars is not None
+    monkeypatch.setattr(progress._Console, "is_terminal", True)
+    with ProgressBars(experiment) as shown:
         totals = {task.description: task.total for task in shown._bars.tasks}
         shown.on_metrics({"iteration": 1, "raised": [], "env_steps": 3_000, "comparisons": 40, "reward_version": 2})
         assert [task.completed for task in shown._bars.tasks] == [3_000, 40, 2]
@@ -108,34 +105,12 @@ def test_the_last_line_has_the_outcome_in_order(capsys: pytest.CaptureFixture[st
     shown = ProgressBars(experiment)
     shown._folder: Any = SimpleNamespace(path=tmp_path, report=tmp_path / "report.html")
     shown._wrong = "3 answers look wrong"
-    outcome = Outcome(
-        "Pendulum-v1",
-        0,
-        20_000,
-        80,
-        0.75,
-        None,
-        None,
-        None,
-        0.5,
-        61.4,
-        interrupted=False,
-        skipped=2,
-        held_out_decided=8,
-    )
+    outcome = Outcome("Pendulum-v1", 0, 20_000, 80, 0.75, normalised=0.5, train_seconds=61.4, skipped=2)
     shown.on_end(outcome)
     lines = " ".join(capsys.readouterr().out.split())
     assert "20 of 100 labels were not used, because nearly all answers were ties." in lines
-    parts = [
-        "normalised return 0.50",
-        "80 labels",
-        "2",
-        "held-out accuracy",
-        "3 answers look wrong",
-        "20000 env",
-        "61 s",
-    ]
-    places = [lines.index(part, lines.index("normalised return")) for part in parts if part != "2"]
+    parts = ("normalised return 0.50", "80 labels (2", "held-out accuracy", "3 answers look wrong", "20000 env", "61 s")
+    places = [lines.index(part, lines.index("normalised return")) for part in parts]
     assert places == sorted(places)
     shown.on_end(dataclasses.replace(outcome, comparisons=100))
     assert "not used" not in capsys.readouterr().out

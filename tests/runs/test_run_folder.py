@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import resource
 from pathlib import Path
@@ -15,8 +16,9 @@ from rlhf_ray.data.lock import LockedError
 from rlhf_ray.data.metrics import plain
 from rlhf_ray.runs.callbacks import Callbacks, TrainingRun
 from rlhf_ray.runs.folder import RunFolder, read_metrics
-from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard
-from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, all_metrics
+from rlhf_ray.runs.new_run import new_run
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, SettingError
 
 
 def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> None:
@@ -30,12 +32,6 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
     about = json.loads(folder.run.read_text())
     assert about["interrupted"] is True
     assert about["finished"] >= about["started"]
-
-
-def test_what_a_run_was_given_is_kept_for_its_resume(tmp_path: Path) -> None:
-    options = {"callback": [], "port": 7}
-    for name, given, kept in (("one", options, options), ("other", None, {})):
-        assert RunFolder.create(tmp_path / name, Experiment(), given).about()["options"] == kept
 
 
 def test_nobody_else_writes_meanwhile_the_second_time_too(tmp_path: Path) -> None:
@@ -141,3 +137,74 @@ def test_plain_reaches_all_the_way_down() -> None:
         "a": [1, {"b": None}],
         "2": [True],
     }
+
+
+def begin(folder: RunFolder) -> tuple[MetricsFile, CSVFile]:
+    files = MetricsFile(), CSVFile()
+    for file in files:
+        file.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    return files
+
+
+def tell(files: tuple[MetricsFile, CSVFile], **metrics: Any) -> None:
+    for file in files:
+        file.on_metrics(dict(metrics))
+
+
+def table(folder: RunFolder) -> list[dict[str, str]]:
+    with folder.metrics_csv.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def columns(folder: RunFolder) -> list[str]:
+    return folder.metrics_csv.read_text().splitlines()[0].split(",")
+
+
+def test_new_metrics_come_last_and_a_resume_repeats_no_row(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    files = begin(folder)
+    declared = [metric.name for metric in all_metrics() if not metric.tag or metric.whole]
+    assert columns(folder) == declared
+    tell(files, iteration=1, env_steps=100, true_return_mean=None, alarms=["one"], raised=[{"name": "one"}])
+    tell(files, **{"iteration": 2, "env_steps": 200, "error_rate/ada, b": 0.25, "round": 1})
+    tell(files, iteration=3, env_steps=300, mine=1.5, label="text", held_out_loss=float("nan"))
+    assert columns(folder)[: len(declared)] == declared
+    rows = table(folder)
+    assert [row["iteration"] for row in rows] == ["1", "2", "3"]
+    assert [row["error_rate/ada, b"] for row in rows] == ["", "0.25", ""]
+    assert [row["mine"] for row in rows] == ["", "", "1.5"]
+    assert (rows[0]["alarms"], rows[0]["true_return_mean"], rows[2]["held_out_loss"]) == ("1", "", "")
+    assert "label" not in rows[2]
+    assert "raised" not in rows[0]
+    before = columns(folder)
+    folder.go_back_to(1)
+    files = begin(folder)
+    assert columns(folder) == before
+    tell(files, iteration=2, env_steps=250, mine=2.5)
+    assert [(row["env_steps"], row["mine"]) for row in table(folder)] == [("100", ""), ("250", "2.5")]
+    assert [json.loads(line)["iteration"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
+
+
+def experiment(total_env_steps: int) -> Experiment:
+    return Experiment(
+        environment="CartPole-v1",
+        total_env_steps=total_env_steps,
+        fragments=FragmentSettings(length=10, initial_env_steps=100),
+        preferences=PreferenceSettings(comparisons=5, initial_comparisons=5, rounds=0, allow_variable_horizon=True),
+        ppo=PPOSettings(num_envs=2, rollout_length=50, minibatch_size=50),
+    )
+
+
+@pytest.mark.parametrize(("total", "used"), [(460, 400), (500, None)])
+def test_a_budget_that_whole_iterations_do_not_use_up_is_said(tmp_path: Path, total: int, used: int | None) -> None:
+    said: list[str] = []
+    new_run(tmp_path / "true", experiment(total), options={"true_reward": True}, say=said.append)
+    line = f"{used} of total_env_steps={total} are used: the agent learns after every 100 steps"
+    assert [text.startswith(line) for text in said] == ([True] if used else [])
+    new_run(tmp_path / "learned", experiment(total), say=said.append)  # first fragments take what is left
+    assert len(said) == (1 if used else 0)
+
+
+def test_too_few_steps_name_the_smallest_number_and_fast() -> None:
+    with pytest.raises(SettingError, match=r"need 200 steps: raise it to 200 or more, or lower those.*--fast"):
+        experiment(150)

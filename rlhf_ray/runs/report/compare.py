@@ -10,6 +10,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.metrics import share_of
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps.learning import points
+from rlhf_ray.runs.report.steps.values import leaves, text_of
 from rlhf_ray.runs.report.subject import Run, read_numbers
 from rlhf_ray.study.page import Screen, render
 from rlhf_ray.study.plots import CurvePanel, draw_curves
@@ -50,21 +51,13 @@ def compare(paths: Sequence[Path | str]) -> list[dict[str, Any]]:
         SettingError: a path is not a run folder.
     """
     runs = [read_numbers(RunFolder.open(path)) for path in paths]
-    settings = [_flat(run.settings) for run in runs]
+    settings = [{k: v for k, v in leaves(run.settings) if k not in ("environment", "seed", "format")} for run in runs]
     names = dict.fromkeys(name for each in settings for name in each)
     differ = [name for name in names if any(each.get(name) != settings[0].get(name) for each in settings)]
     return [
         _numbers(run) | {"run": str(path), "settings": {name: each.get(name) for name in differ}}
         for path, run, each in zip(paths, runs, settings, strict=True)
     ]
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``{"group.name": value}``, without environment and seed."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return {name: value for name, value in flat.items() if name not in ("environment", "seed", "format")}
 
 
 def _numbers(run: Run) -> dict[str, Any]:
@@ -87,7 +80,9 @@ def _numbers(run: Run) -> dict[str, Any]:
 def table_of(runs: Sequence[dict[str, Any]]) -> Table:
     """Return one column for each run that `compare` read; a row for each setting that differs."""
     rows = [[name, *map(shown, runs)] for name, shown in ROWS.items()]
-    rows += [[name, *(_text(run["settings"][name]) for run in runs)] for name in runs[0]["settings"]]
+    for name in runs[0]["settings"]:
+        values = [run["settings"][name] for run in runs]
+        rows.append([name, *(text_of(value) if isinstance(value, list | str) else value for value in values)])
     caption = "True return: mean ± standard deviation (episodes) of the evaluation at the end"
     return Table(["", *(run["run"] for run in runs)], rows, caption)
 
@@ -104,32 +99,18 @@ def accuracy(run: dict[str, Any]) -> str | None:
     return None if share is None else share_of(share, None if answers is None else int(answers))
 
 
-def _text(value: object) -> Any:
-    """Return a setting as a value of a table."""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return value if value is None or isinstance(value, int | float) else str(value)
-
-
 def curves_of(runs: Sequence[dict[str, Any]]) -> Picture:
     """Draw the true return in training over environment steps: one panel for each environment, one curve for each run."""
-    environments = dict.fromkeys(str(run["environment"]) for run in runs)
-    panels = [
-        CurvePanel(
-            "true return in training",
-            {run["run"]: run["curve"] for run in runs if str(run["environment"]) == environment},
-            title=environment,
-        )
-        for environment in environments
-    ]
-    return Picture(
-        "curves", draw_curves(panels, size=(8.0, 3.2)), "The true return in training, which the agent does not see."
-    )
+    lines: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        lines.setdefault(str(run["environment"]), {})[run["run"]] = run["curve"]
+    panels = [CurvePanel("true return in training", of, title=environment) for environment, of in lines.items()]
+    caption = "The true return in training, which the agent does not see."
+    return Picture("curves", draw_curves(panels, size=(8.0, 3.2)), caption)
 
 
 def write_comparison(runs: Sequence[dict[str, Any]], page: Path) -> None:
     """Write a page with the table and the curves of the runs that `compare` read."""
-    screen = Screen(
-        "comparison", f"Comparison of {len(runs)} runs", tables=[table_of(runs)], pictures=[curves_of(runs)]
-    )
+    heading = f"Comparison of {len(runs)} runs"
+    screen = Screen("comparison", heading, tables=[table_of(runs)], pictures=[curves_of(runs)])
     write_text(page, render({"runs": len(runs)}, [], screen))

@@ -54,16 +54,15 @@ def write_report(run: Path) -> Path:
 
 def _screen(folder: RunFolder, run: Run, sections: tuple[Section, ...]) -> Screen:
     """Return the first screen: the outcome's figures, the learning curve and a film."""
-    drawn = {picture.name: picture for section in sections for picture in section.pictures}
-    pictures = [*([drawn["returns"]] if "returns" in drawn else []), *newest_film(folder)]
+    returns = [picture for section in sections for picture in section.pictures if picture.name == "returns"]
+    pictures = [*returns, *newest_film(folder)]
     steps, budget = run.number("env_steps"), run.settings.get("total_env_steps")
     of = f" of {figure(budget)}" if is_number(budget) else ""
     taken = "" if steps is None else f", {figure(int(steps))}{of} environment steps"
-    under = (
-        f"seed {run.named('seed')} · {outcome.state(run)}{taken} · started {run.about.get('started') or 'not recorded'}"
-    )
+    began = run.about.get("started") or "not recorded"
+    under = f"seed {run.named('seed')} · {outcome.state(run)}{taken} · started {began} · folder {run.name}"
     heading = str(run.named("environment") or "unknown")
-    return Screen("run report", heading, f"{under} · folder {run.name}", sections[0].checks, pictures=pictures)
+    return Screen("run report", heading, under, sections[0].checks, pictures=pictures)
 
 
 def newest_film(folder: RunFolder) -> list[Picture]:
@@ -99,11 +98,11 @@ def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
     snapshot = store.snapshot()
     if not len(snapshot):
         raise SettingError(f"{store.path} has no comparisons to show; collect some first.")
-    first = max(0, len(snapshot) - count)
+    first, path = max(0, len(snapshot) - count), str(store.path)
     shown = snapshot.gather(slice(first, None))
     _, pictures = fragments.show_pairs(shown, None, np.arange(len(shown))[::-1], first + 1)
     under = f"The latest {len(pictures)} of {len(snapshot)} comparisons, the newest first."
     out.parent.mkdir(parents=True, exist_ok=True)
-    about = {"store": str(store.path), "comparisons": len(snapshot), "shown": len(pictures)}
-    write_text(out, render(about, [], Screen("stored comparisons", str(store.path), under, pictures=pictures)))
+    about = {"store": path, "comparisons": len(snapshot), "shown": len(pictures)}
+    write_text(out, render(about, [], Screen("stored comparisons", path, under, pictures=pictures)))
     return len(pictures)

@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
@@ -17,8 +18,6 @@ from rlhf_ray.runs.reward_scores import RewardScores, newest_of_annotators, scor
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Presses, doubtful
 from rlhf_ray.study.figures import figures_from
-
-_T = TypeVar("_T")
 
 
 @dataclass
@@ -78,37 +77,34 @@ def part(values: dict[str, Any], name: str) -> dict[str, Any]:
 def read_numbers(folder: RunFolder) -> Run:
     """Read settings, metrics and outcome, as far as they exist and are readable. Imports none of the modules that they name."""
     run = Run(folder.path.name)
-    run.settings = _read(folder, run, folder.config, _read_object) or {}
-    run.about = _read(folder, run, folder.run, _read_object) or {}
-    run.rows = _read(folder, run, folder.metrics, _read_rows) or []
-    run.result = _read(folder, run, folder.result, _read_object) or {}
+    read = partial(_read, folder, run)
+    run.settings = read(folder.config, _read_object) or {}
+    run.about = read(folder.run, _read_object) or {}
+    run.rows = read(folder.metrics, _read_rows) or []
+    run.result = read(folder.result, _read_object) or {}
     return run
 
 
 def read_run(folder: RunFolder) -> Run:
     """Read everything in ``folder`` that exists and is readable."""
     run = read_numbers(folder)
+    read = partial(_read, folder, run)
     # Opening a folder that is not a store would create one.
     manifest = folder.preferences / "store.json"
-    run.comparisons = _read(folder, run, manifest, lambda path: PreferenceStore(path.parent).load())
-    run.presses = _read(folder, run, manifest, lambda path: PreferenceStore(path.parent).presses()) or {}
-    run.reward = _read(
-        folder, run, folder.reward_model / "reward.json", lambda path: _read_reward(path, run.comparisons)
-    )
+    run.comparisons = read(manifest, lambda path: PreferenceStore(path.parent).load())
+    run.presses = read(manifest, lambda path: PreferenceStore(path.parent).presses()) or {}
+    run.reward = read(folder.reward_model / "reward.json", lambda path: _read_reward(path, run.comparisons))
     share, reward = part(run.settings, "preferences").get("held_out_share"), run.reward
     if run.comparisons is not None and reward is not None and isinstance(share, float):
         of = newest_of_annotators(run.rows)
-        run.scores = _read(
-            folder, run, manifest, lambda path: score_reward(reward, PreferenceStore(path.parent), share, *of)
-        )
-    if suspicions := _read(folder, run, folder.checkpoints, lambda path: folder.suspicions()):
-        events = _read(folder, run, manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
-        run.doubts = events or ()
-    run.distances = _read(folder, run, folder.distances, lambda path: figures_from(RewardDistances, _read_object(path)))
+        run.scores = read(manifest, lambda path: score_reward(reward, PreferenceStore(path.parent), share, *of))
+    if suspicions := read(folder.checkpoints, lambda path: folder.suspicions()):
+        run.doubts = read(manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions)) or ()
+    run.distances = read(folder.distances, lambda path: figures_from(RewardDistances, _read_object(path)))
     return run
 
 
-def _read(folder: RunFolder, run: Run, path: Path, load: Callable[[Path], _T]) -> _T | None:
+def _read(folder: RunFolder, run: Run, path: Path, load: Callable[[Path], Any]) -> Any:
     """Load ``path`` in ``folder``; None if it is missing, or unreadable, which ``run`` then notes."""
     if not path.exists():
         return None

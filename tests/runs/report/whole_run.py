@@ -22,28 +22,6 @@ from tests.made_up import played_at_random
 ROUNDS, PER_ROUND, STEPS_PER_ROUND = 6, 6, 2_000
 
 
-def make_run(
-    folder: Path, environment: str, settings: RewardModelSettings, *, length: int, name: str | None = None
-) -> Experiment:
-    """A whole run folder of ``environment`` whose policy acts at random, except that the numbers say that it learns."""
-    experiment = Experiment(
-        environment=name or environment,
-        total_env_steps=ROUNDS * STEPS_PER_ROUND,
-        seed=3,
-        preferences=PreferenceSettings(
-            comparisons=ROUNDS * PER_ROUND, initial_comparisons=PER_ROUND, rounds=ROUNDS - 1
-        ),
-        reward_model=settings,
-        ppo=PPOSettings(num_envs=8, minibatch_size=128),
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    save_experiment(experiment, folder / "config.json")
-    (folder / "run.json").write_text(json.dumps(ABOUT))
-    (folder / "result.json").write_text(json.dumps(RESULT | {"environment": experiment.environment, "seed": 3}))
-    _fill(folder, environment, experiment, length)
-    return experiment
-
-
 ABOUT = {
     "format": "rlhf_ray.run/1",
     "started": "2026-03-09T17:05:00+01:00",
@@ -68,14 +46,17 @@ RESULT = {
 }
 
 
-def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -> None:
-    """Preferences, reward model and metrics, made as a run makes them."""
-    env = make_env(environment)
-    rng = np.random.default_rng(0)
-    store = PreferenceStore(folder / "preferences")
-    trainer = RewardTrainer(
-        experiment.reward_model, env.observation_space, env.action_space, held_out_share=0.2, seed=0
-    )
+def make_run(folder: Path, environment: str, settings: RewardModelSettings, length: int) -> None:
+    """A whole run folder, made as a run makes it, whose policy acts at random, except that the numbers say that it learns."""
+    preferences = PreferenceSettings(comparisons=ROUNDS * PER_ROUND, initial_comparisons=PER_ROUND, rounds=ROUNDS - 1)
+    of = {"preferences": preferences, "reward_model": settings, "ppo": PPOSettings(num_envs=8, minibatch_size=128)}
+    experiment = Experiment(environment, total_env_steps=ROUNDS * STEPS_PER_ROUND, seed=3, **of)  # type: ignore[arg-type]
+    folder.mkdir(parents=True, exist_ok=True)
+    save_experiment(experiment, folder / "config.json")
+    (folder / "run.json").write_text(json.dumps(ABOUT))
+    (folder / "result.json").write_text(json.dumps(RESULT | {"environment": environment, "seed": 3}))
+    env, rng, store = make_env(environment), np.random.default_rng(0), PreferenceStore(folder / "preferences")
+    trainer = RewardTrainer(settings, env.observation_space, env.action_space, held_out_share=0.2, seed=0)
     lines = []
     for round_number in range(ROUNDS):
         fragments = cut_fragments(
@@ -88,12 +69,11 @@ def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -
         )
         assert fragments is not None
         pairs = Pairs.of(fragments, random_pairs(len(fragments), PER_ROUND, rng), round_number)
-        answers = Oracle().answer(pairs, rng)
-        answers[0] = 0.5  # a tie in each round
-        comparisons = Comparisons(pairs, answers)
+        comparisons = Comparisons(pairs, Oracle().answer(pairs, rng))
+        comparisons.preferences[0] = 0.5  # a tie in each round
         store.commit(comparisons, annotator="oracle")
         trainer.comparisons.add(comparisons)
-        fit = trainer.fit(experiment.reward_model.updates)
+        fit = trainer.fit(settings.updates)
         for i in (0, 1):
             iteration = 2 * round_number + i + 1
             progress = iteration / (2 * ROUNDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -19,7 +19,6 @@ from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.report.subject import Run
-from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Picture, Section, figure
 
@@ -33,48 +32,25 @@ COMPONENTS = 8
 """Maximum number of plotted components of an observation, and of an action."""
 
 
-@dataclass(frozen=True)
-class ShownPair:
-    """One comparison of the report; pairs are (left, right).
+def _answer(pair: dict[str, Any]) -> str:
+    """Say what the annotator of a pair of `show_pairs` said, and who disagrees."""
+    if pair["preference"] == 0.5:
+        return f"{pair['annotator']} considers both equally good"
+    said = f"{pair['annotator']} prefers the {'left' if pair['preference'] > 0.5 else 'right'} side"
+    if pair["against_true_return"]:
+        said += ", although the other has the higher true return"
+    difference = pair["learned_returns"][0] - pair["learned_returns"][1]
+    if math.isnan(difference):
+        return said
+    return f"{said}; the reward model {'agrees' if difference * (pair['preference'] - 0.5) > 0 else 'disagrees'}"
 
-    Attributes:
-        number: counts from 1, in the order in which answers were stored.
-        annotator: who answered.
-        preference: 1: left, 0: right, 0.5: both are equally good.
-        true_returns: NaN if unknown.
-        learned_returns: sums of the reward model's rewards, normalised as in training; NaN without one.
-        against_true_return: whether the true returns contradict the answer. False for a tie, equal returns, or if they are unknown.
-        policies: versions of the policies that acted; None for random actions.
-        starts: number of episode steps before the fragments.
-    """
 
-    number: int
-    annotator: str
-    preference: float
-    true_returns: tuple[float, float]
-    learned_returns: tuple[float, float]
-    against_true_return: bool
-    policies: tuple[int | None, int | None]
-    starts: tuple[int, int]
-
-    @property
-    def answer(self) -> str:
-        """What the annotator said, and who disagrees."""
-        if self.preference == 0.5:
-            return f"{self.annotator} considers both equally good"
-        said = f"{self.annotator} prefers the {'left' if self.preference > 0.5 else 'right'} side"
-        if self.against_true_return:
-            said += ", although the other has the higher true return"
-        difference = self.learned_returns[0] - self.learned_returns[1]
-        if math.isnan(difference):
-            return said
-        return f"{said}; the reward model {'agrees' if difference * (self.preference - 0.5) > 0 else 'disagrees'}"
-
-    def side(self, at: int) -> str:
-        """Return what is known of the left (0) or right (1) fragment."""
-        policy = "random actions" if self.policies[at] is None else f"policy version {self.policies[at]}"
-        returns = f"true return {figure(self.true_returns[at])}, learned return {figure(self.learned_returns[at])}"
-        return f"{('Left', 'Right')[at]}: {returns}, {policy}, from step {self.starts[at]}."
+def _side(pair: dict[str, Any], at: int) -> str:
+    """Say what is known of the left (0) or right (1) fragment of a pair."""
+    true, learned, policy, start = (pair[of][at] for of in ("true_returns", "learned_returns", "policies", "starts"))
+    acted = "random actions" if policy is None else f"policy version {policy}"
+    returns = f"true return {figure(true)}, learned return {figure(learned)}"
+    return f"{('Left', 'Right')[at]}: {returns}, {acted}, from step {start}."
 
 
 def section(run: Run) -> Section:
@@ -90,7 +66,7 @@ def section(run: Run) -> Section:
         "agent gets them and `predict` returns them."
     )
     note = f"{len(pairs)} of {len(stored):,} stored comparisons, in the order of the answers. {learned}"
-    return Section("fragments", title, pictures=pictures, notes=[note], values={"pairs": plain(values_of(pairs))})
+    return Section("fragments", title, pictures=pictures, notes=[note], values={"pairs": plain(pairs)})
 
 
 def doubts(run: Run) -> Section:
@@ -113,7 +89,7 @@ def doubts(run: Run) -> Section:
             " While the run goes on, its owner keeps or changes people's answers in the labelling page; `rlhf-ray links` with this "
             "folder shows the link."
         )
-    values = {"doubts": len(run.doubts), "pairs": plain(values_of(pairs))}
+    values = {"doubts": len(run.doubts), "pairs": plain(pairs)}
     return Section("doubts", title, pictures=pictures, notes=[note], values=values)
 
 
@@ -132,18 +108,13 @@ def show_pairs(
     chosen: IntArray,
     first: int = 1,
     errors: Sequence[float] | None = None,
-) -> tuple[list[ShownPair], list[Picture]]:
-    """Prepare some of the comparisons for a page.
+) -> tuple[list[dict[str, Any]], list[Picture]]:
+    """Prepare the comparisons at the positions ``chosen`` for a page: what is known of them, and a picture or film of each.
 
-    Args:
-        comparisons: the comparisons.
-        reward: the reward model, if there is one.
-        chosen: positions of those to show.
-        first: number of the comparison at position 0.
-        errors: how likely each answer is wrong, if known.
-
-    Returns:
-        What is known of them, and of each a picture: a film if the observations are images.
+    ``first``: number of the comparison at position 0. ``errors``: how likely each answer is wrong, if known. Of each comparison:
+    ``number``, in the order of the answers; ``annotator``; ``preference`` (1: left, 0: right, 0.5: equal); ``against_true_return``,
+    whether the true returns contradict it; and of both sides ``true_returns`` and ``learned_returns``, as the agent gets rewards
+    (NaN if unknown), ``policies`` (versions; None for random actions) and ``starts`` (steps of the episode before).
     """
     shown = comparisons[chosen]
     sides = (shown.pairs.left, shown.pairs.right)
@@ -153,23 +124,22 @@ def show_pairs(
     pairs, pictures = [], []
     for i, position in enumerate(chosen):
         versions = [int(side.policy_versions[i]) for side in sides]
-        left, right = (None if version == RANDOM_POLICY else version for version in versions)
-        pair = ShownPair(
-            first + int(position),
-            shown.annotators[i],
-            float(shown.preferences[i]),
-            (float(returns[0][i]), float(returns[1][i])),
-            (float(learned[0][i]), float(learned[1][i])),
-            bool(against[i]),
-            (left, right),
-            (int(sides[0].starts[i]), int(sides[1].starts[i])),
-        )
+        pair: dict[str, Any] = {
+            "number": first + int(position),
+            "annotator": shown.annotators[i],
+            "preference": float(shown.preferences[i]),
+            "true_returns": [float(of[i]) for of in returns],
+            "learned_returns": [float(of[i]) for of in learned],
+            "against_true_return": bool(against[i]),
+            "policies": [None if version == RANDOM_POLICY else version for version in versions],
+            "starts": [int(side.starts[i]) for side in sides],
+        }
         image, hidden = _draw(sides[0][i : i + 1], sides[1][i : i + 1])
         wrong = "" if errors is None else f"; wrong with a probability of {100 * errors[i]:.0f} %"
-        caption = f"Comparison {pair.number}: {pair.answer}{wrong}. {pair.side(0)} {pair.side(1)}"
+        caption = f"Comparison {pair['number']}: {_answer(pair)}{wrong}. {_side(pair, 0)} {_side(pair, 1)}"
         caption += f" {hidden} more components are not shown." if hidden else ""
         pairs.append(pair)
-        pictures.append(Picture(f"comparison_{pair.number}", image, caption))
+        pictures.append(Picture(f"comparison_{pair['number']}", image, caption))
     return pairs, pictures
 
 

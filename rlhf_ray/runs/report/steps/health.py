@@ -19,17 +19,12 @@ def section(run: Run) -> Section:
     """Check the run's numbers."""
     checks = [*_of_alarms(run), *_of_rollouts(run), *_of_labels(run), *_of_annotators(run)]
     rates, presses = newest_rates(run.rows)[1], run.presses
-    rows = [
-        [name, str(presses.get(name, "")), rates[name].sentence(name) if name in rates else None]
-        for name in dict.fromkeys((*presses, *rates))
-    ]
+    names = dict.fromkeys((*presses, *rates))
+    rows = [[name, str(presses.get(name, "")), rates[name].sentence(name) if name in rates else None] for name in names]
     columns = ["annotator", "answers, by the side as shown", "errors, by the reward model"]
     tables = [Table(columns, rows, "Annotators")] if rows else []
-    values = {
-        "checks": {check.name: check.value for check in checks},
-        "alarms": _alarms(run),
-        "presses": values_of(presses),
-    }
+    figures = {check.name: check.value for check in checks}
+    values = {"checks": figures, "alarms": _alarms(run), "presses": values_of(presses)}
     return Section("health", "Health", checks, tables=tables, values=values)
 
 
@@ -43,11 +38,10 @@ def _alarms(run: Run) -> list[dict[str, Any]] | None:
 
 def _of_alarms(run: Run) -> Iterator[Check]:
     alarms = _alarms(run)
-    if not alarms:
-        unknown = "" if alarms is not None else "Alarms were not recorded."
-        yield Check(
-            "alarms", None if alarms is None else True, None if alarms is None else 0, bound="0", remedy=unknown
-        )
+    if alarms is None:
+        yield Check("alarms", None, bound="0", remedy="Alarms were not recorded.")
+    if alarms == []:
+        yield Check("alarms", True, 0, bound="0")
     for alarm in alarms or []:
         name = f"{alarm['name'].replace('_', ' ')}, iteration {alarm['iteration']}"
         remedy = f"{alarm['message']} {alarm['remedy']}"
@@ -69,9 +63,8 @@ def _of_labels(run: Run) -> Iterator[Check]:
     which = " ".join(f"Round {row.get('round')}: {row['answered']} of {row['wanted']}." for row in short[:5])
     asked = "There were too few fragments to pair, or answers are missing. Later rounds ask for the missing ones."
     yield _none(f"labelling rounds, of {len(rounds)}, with too few answers", len(short), f"{which} {asked}")
-    ties: dict[str, Any] = next(
-        (row for row in reversed(run.rows) if is_number(row.get("first_fragments_gathered"))), {}
-    )
+    known = (row for row in reversed(run.rows) if is_number(row.get("first_fragments_gathered")))
+    ties: dict[str, Any] = next(known, {})
     if (before := gathered(ties)) is not None:
         yield Check("collections of first fragments", False, ties["first_fragments_gathered"], bound="1", remedy=before)
     if held := ties.get("labels_held_back"):
@@ -85,8 +78,8 @@ def _of_labels(run: Run) -> Iterator[Check]:
     if (stored := run.comparisons) is not None and len(stored):
         share = stored.ties / len(stored)
         text = "A tie only says that two fragments are similar. If there are many ties, try longer fragments."
-        name, few = f"share of ties ({stored.ties} of {len(stored)} answers)", share <= MANY_TIES
-        yield Check(name, few, share, bound=f"≤ {MANY_TIES}", remedy="" if few else text)
+        name = f"share of ties ({stored.ties} of {len(stored)} answers)"
+        yield Check.of(name, share <= MANY_TIES, share, f"≤ {MANY_TIES}", text)
 
 
 def _of_annotators(run: Run) -> Iterator[Check]:
@@ -104,4 +97,4 @@ def _of_annotators(run: Run) -> Iterator[Check]:
 
 def _none(name: str, count: int, remedy: str) -> Check:
     """Return the check that there is none of something."""
-    return Check(name, count == 0, count, bound="0", remedy=remedy if count else "")
+    return Check.of(name, count == 0, count, "0", remedy)

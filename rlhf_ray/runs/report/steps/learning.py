@@ -18,19 +18,15 @@ from rlhf_ray.study.section import Picture, Section
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of metrics.
-
-    Attributes:
-        caption: what it shows.
-        panels: by the label of the vertical axis, metrics and their names.
-        first: number of the first panel's colour.
-        bottom: lowest value shown; None: as the curves have it.
-    """
+    """A picture of metrics."""
 
     caption: str
     panels: dict[str, dict[str, str]]
+    """By the label of the vertical axis, metrics and their names."""
     first: int = 0
+    """Number of the first panel's colour."""
     bottom: float | None = None
+    """Lowest value shown; None: as the curves have it."""
 
 
 PLOTS = {
@@ -80,10 +76,8 @@ PLOTS = {
 
 def section(run: Run) -> Section:
     """Draw the curves."""
-    if not run.rows:
-        why = "No iterations recorded (metrics.jsonl is missing or empty)."
-        return Section("learning", "Learning", skipped=why)
-    return Section("learning", "Learning", pictures=list(_pictures(run)))
+    why = None if run.rows else "No iterations recorded (metrics.jsonl is missing or empty)."
+    return Section("learning", "Learning", skipped=why, pictures=list(_pictures(run)) if run.rows else [])
 
 
 def points(rows: Sequence[dict[str, Any]], metric: str) -> FloatArray:
@@ -93,11 +87,9 @@ def points(rows: Sequence[dict[str, Any]], metric: str) -> FloatArray:
 
 
 def _pictures(run: Run) -> Iterator[Picture]:
+    agents = {"random actions": "random", "reference": "reference"}
     levels: dict[str, dict[str, Any]] = {
-        "true return": {
-            "random actions": run.agent("random", "true_return_mean"),
-            "reference": run.agent("reference", "true_return_mean"),
-        },
+        "true return": {level: run.agent(name, "true_return_mean") for level, name in agents.items()},
         "accuracy": {"chance": 0.5},
     }
     mix = run.settings.get("reward_mix")

@@ -23,22 +23,22 @@ AGENTS = {
 
 def section(run: Run) -> Section:
     """Return the headline figures."""
-    checks = [*(checks_of(run.result) or [_not_evaluated(run)]), *_of_labels(run)]
-    if (alarms := open_alarms(run)) is not None:
+    remedy = "Not evaluated: the run has not finished, or was killed. This is of training. `rlhf-ray evaluate RUN` evaluates it."
+    training = Check(
+        "true return", None, run.latest("true_return_mean"), bound="> that of random actions", remedy=remedy
+    )
+    checks = [*(checks_of(run.result) or [training]), *_of_labels(run)]
+    recorded = (row["alarms"] for row in reversed(run.rows) if isinstance(row.get("alarms"), list))
+    if (alarms := next(recorded, None)) is not None:
         remedy = f"{', '.join(alarms).replace('_', ' ')}: see Health."
-        checks.append(Check.of("alarms on at the end", not alarms, MeanEstimate(len(alarms), None, None), "0", remedy))
-    of_agents = {agent: [run.agent(agent, name) for name in _OF_AGENT] for agent in AGENTS}
-    values = {
-        "state": state(run),
-        "true_returns": of_agents,
-        "share_of_the_way": share_of_the_way(run.result),
-        **{name.replace(" ", "_"): value for name, value, _ in _amounts(run)},
-    }
-    amounts = [(name, value, of) for name, value, of in _amounts(run) if value is not None]
+        checks.append(Check.of("alarms on at the end", not alarms, len(alarms), "0", remedy))
+    of_agents, amounts = {agent: [run.agent(agent, name) for name in _OF_AGENT] for agent in AGENTS}, _amounts(run)
+    values = {"state": state(run), "true_returns": of_agents, "share_of_the_way": share_of_the_way(run.result)}
+    values |= {name.replace(" ", "_"): value for name, value, _ in amounts}
     columns = ["agent", "true return", "± std", "episodes", "success rate"]
     tables = [
         Table(columns, list(_returns(of_agents)), "True return of the deterministic policy"),
-        Table(["", "value", "of"], amounts, "Amounts"),
+        Table(["", "value", "of"], [amount for amount in amounts if amount[1] is not None], "Amounts"),
     ]
     return Section("outcome", "Outcome", checks, tables=tables, values=values)
 
@@ -50,16 +50,6 @@ def state(run: Run) -> str:
     """Return complete, interrupted, or without a result: still running, or killed."""
     stopped = run.result.get("interrupted") or run.about.get("interrupted")
     return "interrupted" if stopped else "complete" if run.result else "without a result"
-
-
-def open_alarms(run: Run) -> list[str] | None:
-    """Return the names of the alarms that are on after the last iteration; None if none were recorded."""
-    return next((row["alarms"] for row in reversed(run.rows) if isinstance(row.get("alarms"), list)), None)
-
-
-def _not_evaluated(run: Run) -> Check:
-    remedy = "Not evaluated: the run has not finished, or was killed. This is of training. `rlhf-ray evaluate RUN` evaluates it."
-    return Check("true return", None, run.latest("true_return_mean"), bound="> that of random actions", remedy=remedy)
 
 
 def _of_labels(run: Run) -> Iterator[Check]:

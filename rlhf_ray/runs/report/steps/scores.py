@@ -15,7 +15,6 @@ from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Section, Table
 
 TITLE = "The reward model on held-out answers"
-GROUPS = {"annotator": "annotator {}"}
 CORRELATIONS = {
     "steps_linear": "Correlation of step rewards, linear",
     "steps_rank": "Correlation of step rewards, ranks",
@@ -47,9 +46,7 @@ def score_section(scores: RewardScores | None, distances: RewardDistances | None
                 f"mean Brier score is {apart.agreeing:.3f} where members agree most, {apart.disagreeing:.3f} where least."
             )
         rows = [_row("all", scores.overall)]
-        rows += [
-            _row(GROUPS[kind].format(of), each) for kind, group in scores.groups.items() for of, each in group.items()
-        ]
+        rows += [_row(f"{kind} {of}", each) for kind, group in scores.groups.items() for of, each in group.items()]
         columns = ["", "answers", "accuracy", "log-likelihood", "Brier score", "calibration error (chance)"]
         tables.append(Table(columns, rows, "Held-out answers"))
     if truth := list(_beside_the_truth(scores, distances)):
@@ -79,7 +76,7 @@ def _row(name: str, scores: PredictionScores) -> list[str]:
     ties = scores.answers - scores.decided
     return [
         name,
-        f"{scores.answers}{f' ({ties} ties)' if ties else ''}",
+        f"{scores.answers} ({ties} ties)" if ties else f"{scores.answers}",
         _interval(scores.accuracy),
         _interval(scores.log_likelihood),
         _interval(scores.brier, 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlhf_ray.data.metrics import described, in_order, metric_of
+from rlhf_ray.data.metrics import described, metric_of
 from rlhf_ray.runs.metrics_files import all_metrics
 from rlhf_ray.runs.report.subject import Run
 from rlhf_ray.settings import Experiment, to_json
@@ -17,8 +17,8 @@ def section(run: Run) -> Section:
     defaults = dict(leaves(to_json(Experiment())))
     rows = []
     for name, value in leaves(run.settings):
-        default = _text(defaults[name]) if name in defaults else "unknown: not a setting of this version"
-        rows.append([name, _text(value), "" if defaults.get(name, _text) == value else default])
+        default = text_of(defaults[name]) if name in defaults else "unknown: not a setting of this version"
+        rows.append([name, text_of(value), "" if defaults.get(name, text_of) == value else default])
     tables = [Table(["setting", "value", "default, where it differs"], rows, "Settings")] if rows else []
     if metrics := newest_metrics(run):
         latest = [(name, value, described(name)) for name, value in metrics.items()]
@@ -37,8 +37,7 @@ def leaves(settings: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any
 
 def newest_metrics(run: Run) -> dict[str, float]:
     """Return the latest value of each numeric metric, in the order in which they are declared; undeclared ones come last."""
-    all_metrics()
-    known = [metric.name for metric in in_order()]
+    known = [metric.name for metric in all_metrics()]
 
     def place(name: str) -> int:
         metric = metric_of(name)
@@ -49,6 +48,6 @@ def newest_metrics(run: Run) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Format a setting as on the command line."""
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
