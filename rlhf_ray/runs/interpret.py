@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +140,3 @@ def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) ->
         ) from error
     check_function(reward, data)
     return data
-
-
-def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
-    """Apply a function, or any other callable, like ``map``: each call as a Ray task. Returns the results in order."""
-    import ray  # here alone: a finished run is examined without it
-
-    from rlhf_ray.actors.cluster import start_ray
-
-    start_ray(1)
-    shared, task = ray.put(function), ray.remote(_call)  # shipped once, not with each call
-    found: list[Any] = ray.get([task.remote(shared, *each) for each in zip(*items, strict=True)])
-    return found
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)

@@ -13,8 +13,7 @@ import pytest
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.study import Section, Step, StepContext, Study, run_study
-from rlhf_ray.study.code import code_of
-from rlhf_ray.study.run import run_here
+from rlhf_ray.study.run import code_of, run_here
 
 NEEDS = {"recording": (), "bases": ("recording",), "clusters": ("recording",), "story": ("bases",)}
 
@@ -151,7 +150,7 @@ def test_an_edit_of_the_packages_that_study_is_other_code(tmp_path: Path, monkey
         package = tmp_path / str(version) / name
         package.mkdir(parents=True)
         (package / "part.py").write_text(text)
-        monkeypatch.setattr("rlhf_ray.study.code.PACKAGE", package.parent)
+        monkeypatch.setattr("rlhf_ray.study.run.PACKAGE", package.parent)
         return code_of(run_here)
 
     assert code(1, "FIGURE = 1") == code(2, "FIGURE = 1") != code(3, "FIGURE = 2")
