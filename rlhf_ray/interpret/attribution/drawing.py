@@ -84,12 +84,7 @@ def overlay(
 
 
 def draw(
-    question: Question,
-    moments: Any,
-    captions: Sequence[str],
-    maps: Maps,
-    signed: bool,
-    crossed_out: str | None = None,
+    question: Question, moments: Any, captions: Sequence[str], maps: Maps, signed: bool, crossed_out: str | None = None
 ) -> bytes:
     """Draw the maps of some moments, one column each, all on one scale, as a PNG.
 

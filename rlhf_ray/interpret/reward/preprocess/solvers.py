@@ -114,11 +114,7 @@ def _least_absolute(
 
 
 def descend(
-    given: FloatArray,
-    problem: Problem,
-    options: Options,
-    shift: bool,
-    start: tuple[FloatArray, float] | None = None,
+    given: FloatArray, problem: Problem, options: Options, shift: bool, start: tuple[FloatArray, float] | None = None
 ) -> Solved:
     """Fit an `MLPPotential` with Adam, the learning rate falling to 0.
 

@@ -126,10 +126,7 @@ class Judge:
         maps = contributions(method, self.question, self.moments)
         sums = self.question.part_sums(maps)
         checks = [self._completeness(maps)] if method.complete else []
-        checks += [
-            *(self._differs(key, method, sums) for key in MAPS),
-            self._agreement(method, sums),
-        ]
+        checks += [*(self._differs(key, method, sums) for key in MAPS), self._agreement(method, sums)]
         size = float(np.square(self.effects.signed).mean())
         infidelity = float(np.square(sums - self.effects.signed).mean()) / size if size else 0.0
         return Judged(method, maps, tuple(checks), infidelity)
