@@ -71,7 +71,7 @@ class Agent(Protocol):
 
     def initial_memory(self, n: int) -> Tensor:
         """Return the memory ``[n, memory_size]`` at the start of an episode."""
-        ...
+        return torch.zeros(n, self.memory_size)
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
@@ -88,7 +88,7 @@ class Agent(Protocol):
 
     def fresh(self, seed: int) -> Agent | None:
         """Return the same agent with new random weights; None if it can't be made."""
-        ...
+        return None
 
 
 class NetworkAgent:

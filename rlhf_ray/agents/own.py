@@ -24,7 +24,7 @@ Decide = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Observations and new memory to the inputs of the action distribution ``[n, outputs]`` and values ``[n]``."""
 
 
-class FunctionAgent:
+class FunctionAgent(Agent):
     """An `Agent` of two functions, for example one whose behaviour has a cause that you know.
 
     Args:
@@ -52,10 +52,6 @@ class FunctionAgent:
         self.layers: Sequence[str] = ()
         self.digest = identify(name, decide, remember, memory_size, observation_space, action_space)[:16]
 
-    def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
-        return torch.zeros(n, self.memory_size)
-
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
@@ -71,9 +67,6 @@ class FunctionAgent:
         logits, value = self._decide(seen.clone(), after.clone())
         nothing = _nothing(seen, after)
         return AgentStep(logits + nothing[:, None], value + nothing, after)
-
-    def fresh(self, seed: int) -> None:
-        """Return None: functions have no weights to draw."""
 
 
 class CarefulAgent:

@@ -157,7 +157,7 @@ class _Copied:
         return AgentPolicy(self.agent)
 
 
-class SoftAgent:
+class SoftAgent(Agent):
     """The actor of soft actor-critic, frozen, for `AgentPolicy`. It has no layers to look into, and its value is NaN.
 
     Args:
@@ -179,18 +179,11 @@ class SoftAgent:
         self.network = network.eval().requires_grad_(False)
         self.observation_space, self.action_space, self.digest = observation_space, action_space, digest
 
-    def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
-        return torch.zeros(n, 0)
-
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
         """See `Agent.step`."""
         return AgentStep(self.network.distribution(observations), torch.full((len(observations),), torch.nan), memory)
-
-    def fresh(self, seed: int) -> None:
-        """See `Agent.fresh`."""
 
 
 @dataclass(frozen=True)

@@ -52,21 +52,21 @@ def test_without_the_path_of_actions_values_stay_and_gradients_lose_it() -> None
     whole, without = (simulate(world, agent, *context, 1, through_actions=on) for on in (True, False))
     for name in ("values", "logits", "states", "actions"):
         assert torch.equal(getattr(whole, name), getattr(without, name))
-    assert not without.gradients(without.rewards[:, 0]).memory[:, 0].any()
+    assert not without.gradients(without.rewards[:, 0])["memory"][:, 0].any()
     # The gradient of a one-hot action is that of the log-probabilities, row by row.
     logits = whole.logits[:, 0].detach().requires_grad_()
     (expected,) = torch.autograd.grad((logits.log_softmax(-1) @ world.push @ world.rewarded).sum(), logits)
     memory = whole.memory[:, 0].detach().requires_grad_()
     after = agent.network.remember(agent.network.encode(whole.observations[:, 0].detach()), memory)
     (wanted,) = torch.autograd.grad(after, memory, expected @ agent.network.actor.weight)
-    torch.testing.assert_close(whole.gradients(whole.rewards[:, 0]).memory[:, 0], wanted, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(whole.gradients(whole.rewards[:, 0])["memory"][:, 0], wanted, atol=1e-6, rtol=1e-4)
 
 
 def test_gradients_agree_with_differences() -> None:
     world, agent = LinearWorld(), agent_of()
     observations, actions, memory = context_of(world, agent, 8)
     made = simulate(world, agent, observations, actions, memory, 0)
-    found = made.gradients(made.values[:, 0]).memory[:, 0]
+    found = made.gradients(made.values[:, 0])["memory"][:, 0]
     for unit in range(agent.memory_size):
         by = torch.zeros(agent.memory_size)
         by[unit] = 1e-2
@@ -79,7 +79,7 @@ def test_continuous_actions_are_the_mean_within_bounds_and_differentiable() -> N
     context = context_of(world, agent, 6)
     made = simulate(world, agent, *context, STEPS)
     assert torch.equal(made.actions, made.logits[:, :STEPS, :2].clamp(-1.0, 1.0))
-    assert made.gradients(made.rewards[:, 0]).memory[:, 0].abs().max() > 0
+    assert made.gradients(made.rewards[:, 0])["memory"][:, 0].abs().max() > 0
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
@@ -87,8 +87,8 @@ def test_any_memory(memory: str) -> None:
     world, agent = LinearWorld(), agent_of(memory)
     made = simulate(world, agent, *context_of(world, agent, 2), STEPS)
     gradients = made.gradients(made.values[:, STEPS])
-    assert gradients.memory.shape == (2, STEPS + 1, agent.memory_size)
-    assert gradients.states[:, 0].abs().max() > 0
+    assert gradients["memory"].shape == (2, STEPS + 1, agent.memory_size)
+    assert gradients["states"][:, 0].abs().max() > 0
 
 
 def test_a_simulation_starts_from_any_state_and_needs_no_steps() -> None:

@@ -65,7 +65,7 @@ def test_every_parameter_learns_and_simulations_run(case: str) -> None:
     for part in (simulated.observations, simulated.rewards, simulated.ends, simulated.values):
         assert part.isfinite().all()
     gradients = simulated.gradients(simulated.rewards[:, 2])
-    assert gradients.states[:, 0].abs().max() > 0
+    assert gradients["states"][:, 0].abs().max() > 0
 
 
 def test_a_state_is_the_same_alone_and_in_a_window() -> None:

@@ -229,7 +229,7 @@ def world_jacobians(
     """
     start = memory.clone().requires_grad_()
     run = simulate(world, agent, observations, actions, start, steps, through_actions=through_actions)
-    return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target).memory[:, 0])
+    return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target)["memory"][:, 0])
 
 
 def _jacobians(basis: Directions, after: Tensor, gradient: Callable[[Tensor], Tensor]) -> FloatArray:

@@ -20,15 +20,6 @@ from rlhf_ray.policies.actions import policy_bounds
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """Gradients of a target with respect to each step of a simulation, in the shapes of `Simulation`; 0 where there is none."""
-
-    observations: Tensor
-    states: Tensor
-    memory: Tensor
-
-
-@dataclass(frozen=True)
 class Simulation:
     """What happened in a simulation of ``n`` episodes. Row 0 in time is the context's last observation.
 
@@ -57,17 +48,17 @@ class Simulation:
     ends: Tensor
     nodes: Mapping[str, Sequence[Tensor]]
 
-    def gradients(self, target: Tensor) -> Gradients:
-        """Return the gradients of the sum of ``target``, computed from this simulation, with respect to each of its steps.
+    def gradients(self, target: Tensor) -> dict[str, Tensor]:
+        """Return the gradients of the sum of ``target``, computed from this simulation, with respect to each step of `nodes`.
 
-        Rows of the batch don't mix, so a target ``[n]`` gives each row its own gradient. Needs gradients enabled in `simulate`.
+        They have the shapes of ``observations``, ``states`` and ``memory``, and are 0 where there is none. Rows of the batch don't
+        mix, so a target ``[n]`` gives each row its own gradient. Needs gradients enabled in `simulate`.
         """
         flat = [node for nodes in self.nodes.values() for node in nodes]
         found = torch.autograd.grad(target.sum(), flat, retain_graph=True, allow_unused=True)
         filled = [torch.zeros_like(node) if part is None else part for node, part in zip(flat, found, strict=True)]
         steps = len(filled) // len(self.nodes)
-        parts = {name: torch.stack(filled[i * steps : (i + 1) * steps], 1) for i, name in enumerate(self.nodes)}
-        return Gradients(parts["observations"], parts["states"], parts["memory"])
+        return {name: torch.stack(filled[i * steps : (i + 1) * steps], 1) for i, name in enumerate(self.nodes)}
 
 
 def simulate(
