@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.attribution.question import Maps, Question
-from rlhf_ray.study.plots import png
+from rlhf_ray.study.plots import png, rgb
 
 SIGNED, UNSIGNED = "RdBu_r", "viridis"
 RAISES, LOWERS, CROSS = "#b2182b", "#2166ac", "#c0392b"
@@ -181,7 +181,7 @@ def strip(
         return _finished(bars, crossed_out)
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
     if maps is None:
-        colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
+        colours = rgb(images)
         pale = np.repeat(colours.mean(-1, keepdims=True) * 0.4 + 75.0, 3, -1).astype(np.uint8)
         figure, ax, corners = _mosaic(np.where(faded[:, :, None, None, None], pale, colours), rows, columns)
     else:

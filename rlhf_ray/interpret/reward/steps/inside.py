@@ -9,11 +9,12 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.layers import Factors, Layer, fit_factors, found_again, hidden_layers
-from rlhf_ray.interpret.reward.manifold import Manifold, Tile, frames_of, gallery
+from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
 from rlhf_ray.reward.functions import TorchReward
 from rlhf_ray.study.figures import DRAWN, values_of
+from rlhf_ray.study.plots import Tile, gallery
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
