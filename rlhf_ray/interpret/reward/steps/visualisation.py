@@ -167,8 +167,7 @@ def _checks(held_out_off: float, flagged: float | None, variation: float | None)
     for name, value, bound, least, remedy in bounded:
         if value is not None:
             passed = value >= bound if least else value <= bound
-            text = f"{'≥' if least else '≤'} {bound:g}"
-            yield Check(name, passed, value, bound=text, remedy="" if passed else remedy)
+            yield Check.of(name, passed, value, f"{'≥' if least else '≤'} {bound:g}", remedy)
 
 
 def _table(data: dict[str, float], made: Sequence[MadeUp]) -> Table:
