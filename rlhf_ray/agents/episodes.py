@@ -103,15 +103,10 @@ def _padded(values: Array, steps: int, part: Episodes) -> Array:
 
 @dataclass(frozen=True)
 class Moments:
-    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``.
+    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``."""
 
-    Attributes:
-        rows: the row in `Episodes` of each, ``[n]``.
-        steps: steps since the start of the episode, ``[n]``.
-    """
-
-    rows: IntArray
-    steps: IntArray
+    rows: IntArray  # the row in `Episodes` of each, ``[n]``
+    steps: IntArray  # steps since the start of the episode, ``[n]``
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -139,15 +134,10 @@ def _pick(value: Any, numbers: IntArray) -> Any:
 
 @dataclass(frozen=True)
 class Stretches(Moments):
-    """Stretches of episodes: moments and the steps that follow.
+    """Stretches of episodes: moments and the steps that follow."""
 
-    Attributes:
-        lengths: steps of each, ``[n]``.
-        most: steps of the longest possible; windows are padded to it.
-    """
-
-    lengths: IntArray
-    most: int
+    lengths: IntArray  # steps of each, ``[n]``
+    most: int  # steps of the longest possible; windows are padded to it
 
     @property
     def times(self) -> IntArray:
@@ -196,25 +186,16 @@ class WindowNumbers:
 
 @dataclass(frozen=True)
 class WorldMoments(Moments):
-    """Moments with what came before and after. The first three fields are what a world model begins with.
+    """Moments with what came before and after. The first three fields are what a world model begins with."""
 
-    Attributes:
-        observations: the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment.
-        actions: between them, ``[n, context - 1, actions]``, one-hot or policy actions.
-        memory: the agent's before the moment's observation, ``[n, memory_size]``.
-        following: observations after it, ``[n, ahead, …]``.
-        given: actions that led to them, ``[n, ahead, actions]``.
-        rewards: of these actions, ``[n, ahead]``.
-        ended: whether the episode terminated with them, ``[n, ahead]`` float32.
-    """
-
+    # the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment
     observations: Tensor
-    actions: Tensor
-    memory: Tensor
-    following: Tensor
-    given: Tensor
-    rewards: Tensor
-    ended: Tensor
+    actions: Tensor  # between them, ``[n, context - 1, actions]``, one-hot or policy actions
+    memory: Tensor  # the agent's before the moment's observation, ``[n, memory_size]``
+    following: Tensor  # observations after it, ``[n, ahead, …]``
+    given: Tensor  # actions that led to them, ``[n, ahead, actions]``
+    rewards: Tensor  # of these actions, ``[n, ahead]``
+    ended: Tensor  # whether the episode terminated with them, ``[n, ahead]`` float32
 
     @property
     def frames(self) -> Array:

@@ -188,15 +188,10 @@ class SoftAgent(Agent):
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """What a policy's folder holds.
+    """What a policy's folder holds."""
 
-    Attributes:
-        about: the content of ``policy.json``.
-        weights: by name.
-    """
-
-    about: Mapping[str, Any]
-    weights: Mapping[str, Array]
+    about: Mapping[str, Any]  # the content of ``policy.json``
+    weights: Mapping[str, Array]  # by name
 
     @staticmethod
     def load(folder: Path) -> SavedPolicy | None:

@@ -34,25 +34,15 @@ TEMPLATE = Path(__file__).parent / "report.html"
 
 @dataclass(frozen=True)
 class Screen:
-    """What a page shows first.
+    """What a page shows first."""
 
-    Attributes:
-        kind: kind of the report, for example "run report".
-        heading: what it is about.
-        under: a line below the heading.
-        checks: figures with their bounds, which decide `answer`.
-        effects: tables of effects, whose first rows are drawn.
-        tables: further tables.
-        pictures: pictures.
-    """
-
-    kind: str
-    heading: str
-    under: str = ""
-    checks: Sequence[Check] = ()
-    effects: Sequence[Effects] = ()
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+    kind: str  # kind of the report, for example "run report"
+    heading: str  # what it is about
+    under: str = ""  # a line below the heading
+    checks: Sequence[Check] = ()  # figures with their bounds, which decide `answer`
+    effects: Sequence[Effects] = ()  # tables of effects, whose first rows are drawn
+    tables: Sequence[Table] = ()  # further tables
+    pictures: Sequence[Picture] = ()  # pictures
 
     @property
     def answer(self) -> str:

@@ -99,25 +99,17 @@ def _beside(pictures: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """Curves over one horizontal axis.
+    """Curves over one horizontal axis."""
 
-    Attributes:
-        label: of the vertical axis.
-        lines: points ``[n, 2]`` of each curve, by name; one that is alone is not named.
-        levels: dotted lines, by name; those without a value are left out.
-        title: above the curves.
-        first: number of the first curve's colour in `COLOURS`.
-        marked: the curve to tell from the others, which are then all alike and not named; None: each has its colour.
-        bottom: lowest value shown; None: as the curves have it.
-    """
-
-    label: str
-    lines: Mapping[str, Array]
+    label: str  # of the vertical axis
+    lines: Mapping[str, Array]  # points ``[n, 2]`` of each curve, by name; one that is alone is not named
+    # dotted lines, by name; those without a value are left out
     levels: Mapping[str, float | None] = field(default_factory=dict)
-    title: str = ""
-    first: int = 0
+    title: str = ""  # above the curves
+    first: int = 0  # number of the first curve's colour in `COLOURS`
+    # the curve to tell from the others, which are then all alike and not named; None: each has its colour
     marked: str | None = None
-    bottom: float | None = None
+    bottom: float | None = None  # lowest value shown; None: as the curves have it
 
 
 def draw_curves(panels: Sequence[CurvePanel], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:

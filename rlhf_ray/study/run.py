@@ -54,19 +54,13 @@ def listen(say: Say) -> None:
 
 @dataclass(frozen=True)
 class Study(Generic[S]):
-    """A question about a subject, and the steps that answer it.
+    """A question about a subject, and the steps that answer it."""
 
-    Attributes:
-        subject: what it examines.
-        catalogue: ``module:Name`` of each built-in step, by name, in the order of the page; each comes after those it needs.
-        folder: the folder of all artefacts.
-        own: ``module:Name`` of a user's own steps, which come last.
-    """
-
-    subject: S
+    subject: S  # what it examines
+    # ``module:Name`` of each built-in step, by name, in the order of the page; each comes after those it needs
     catalogue: Mapping[str, str]
-    folder: Path
-    own: tuple[str, ...] = ()
+    folder: Path  # the folder of all artefacts
+    own: tuple[str, ...] = ()  # ``module:Name`` of a user's own steps, which come last
 
     def steps(self, names: Iterable[str] | None = None) -> dict[str, Step[S]]:
         """Return the steps ``names`` and those that they need, by name, in the order of the page. None: all.

@@ -19,25 +19,15 @@ from rlhf_ray.envs.batch import EnvBatch
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is edited, hidden, exchanged or removed.
+    """One thing that is edited, hidden, exchanged or removed."""
 
-    Attributes:
-        name: of its row.
-        sight: changes the world or what is seen of it; None: nothing.
-        hook: changes what goes on inside the agent; None: nothing.
-        once: the same at a single moment, if that is another one: memory that stands still.
-        world: whether the sight changes the world, or asks it where things are.
-        lasts: whether it stays, so that making it once, at the start, is making it throughout.
-        controls: made-up changes of the same size.
-    """
-
-    name: str
-    sight: Sight | None = None
-    hook: Hook | None = None
-    once: Hook | None = None
-    world: bool = False
-    lasts: bool = False
-    controls: tuple[Change, ...] = ()
+    name: str  # of its row
+    sight: Sight | None = None  # changes the world or what is seen of it; None: nothing
+    hook: Hook | None = None  # changes what goes on inside the agent; None: nothing
+    once: Hook | None = None  # the same at a single moment, if that is another one: memory that stands still
+    world: bool = False  # whether the sight changes the world, or asks it where things are
+    lasts: bool = False  # whether it stays, so that making it once, at the start, is making it throughout
+    controls: tuple[Change, ...] = ()  # made-up changes of the same size
 
     def throughout(self, count: int) -> tuple[Sight | None, tuple[Hook, ...]]:
         """Return what to play ``count`` episodes with: the change at every step; at the first one if it lasts."""

@@ -36,23 +36,16 @@ class Directions:
 
     For linear kinds ``encode(decode(scores)) == scores``, ``filters @ patterns.T`` is the identity, and score 0 is the mean of the
     values that they were fitted to. Scores of NMF are at least 0; its filters hold around `center`.
-
-    Attributes:
-        kind: pca, ica, nmf, probe or random.
-        names: of the components.
-        center: ``[size]``: what has all scores 0: the values' mean; of NMF, the lowest value of each unit.
-        patterns, filters: ``[k, size]``.
-        sources: ``[n, k]``: scores of the values that they were fitted to, as the fit itself computed them.
-        midpoints: ``[k]``: score halfway between the means of both classes; without labels, halfway between the 5 % and the 95 %
-            quantile.
     """
 
-    kind: str
-    names: Sequence[str]
-    center: FloatArray
+    kind: str  # pca, ica, nmf, probe or random
+    names: Sequence[str]  # of the components
+    center: FloatArray  # ``[size]``: what has all scores 0: the values' mean; of NMF, the lowest value of each unit
+    # patterns, filters: ``[k, size]``
     patterns: FloatArray
     filters: FloatArray
-    sources: FloatArray
+    sources: FloatArray  # ``[n, k]``: scores of the values that they were fitted to, as the fit itself computed them
+    # ``[k]``: score halfway between the means of both classes; without labels, halfway between the 5 % and the 95 % quantile
     midpoints: FloatArray
 
     def __len__(self) -> int:

@@ -23,15 +23,10 @@ space: for 4 random directions in 4 dimensions it is about 0.7.
 
 @dataclass(frozen=True)
 class Stability:
-    """How well the components are found again, each beside its best partner (Hungarian matching).
+    """How well the components are found again, each beside its best partner (Hungarian matching)."""
 
-    Attributes:
-        seeds: mean |r| of the scores with those of fits with other seeds, ``[k]``.
-        halves: mean |r| with those of fits to random halves of the episodes, ``[k]``.
-    """
-
-    seeds: FloatArray
-    halves: FloatArray
+    seeds: FloatArray  # mean |r| of the scores with those of fits with other seeds, ``[k]``
+    halves: FloatArray  # mean |r| with those of fits to random halves of the episodes, ``[k]``
 
     @property
     def stable(self) -> BoolArray:

@@ -28,20 +28,13 @@ PATCHES = 8
 
 @dataclass(frozen=True)
 class Regions:
-    """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches.
+    """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches."""
 
-    Attributes:
-        names: one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``.
-        masks: ``[regions, *observation_shape]`` bool.
-        layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
-        kind: "feature", "cell" or "patch".
-        planes: number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout.
-    """
-
-    names: tuple[str, ...]
-    masks: BoolArray
-    layout: tuple[int, int]
-    kind: Literal["feature", "cell", "patch"]
+    names: tuple[str, ...]  # one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``
+    masks: BoolArray  # ``[regions, *observation_shape]`` bool
+    layout: tuple[int, int]  # ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features
+    kind: Literal["feature", "cell", "patch"]  # "feature", "cell" or "patch"
+    # number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout
     planes: int = 0
 
     def __len__(self) -> int:

@@ -23,17 +23,11 @@ PICTURES = ("films", "moves", "examples", "saliency", "integrated_gradients", "e
 
 @dataclass(frozen=True)
 class Report:
-    """A written report.
+    """A written report."""
 
-    Attributes:
-        page: path of ``report.html``.
-        screen: what the page shows first.
-        sections: the sections, in the order of the page.
-    """
-
-    page: Path
-    screen: Screen
-    sections: tuple[Section, ...]
+    page: Path  # path of ``report.html``
+    screen: Screen  # what the page shows first
+    sections: tuple[Section, ...]  # the sections, in the order of the page
 
 
 def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:

@@ -129,22 +129,15 @@ def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Behaviours:
-    """Which behaviour each step belongs to.
+    """Which behaviour each step belongs to."""
 
-    Attributes:
-        labels: ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1
-            after the end, and in windows that no cluster holds.
-        clusters: the clusters of the windows that were clustered.
-        starts: where each of those windows starts, ``m`` moments.
-        examples: for each behaviour, rows of these windows, the most typical first.
-        length: steps in a window.
-    """
-
+    # ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1 after the
+    # end, and in windows that no cluster holds
     labels: IntArray
-    clusters: Clusters
-    starts: Moments
-    examples: Sequence[IntArray]
-    length: int
+    clusters: Clusters  # the clusters of the windows that were clustered
+    starts: Moments  # where each of those windows starts, ``m`` moments
+    examples: Sequence[IntArray]  # for each behaviour, rows of these windows, the most typical first
+    length: int  # steps in a window
 
     def __len__(self) -> int:
         return len(self.clusters)

@@ -108,19 +108,12 @@ def _checks(found: Mapping[str, Mapping[Kind, Clusters]]) -> list[Check]:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of ``n`` rows.
+    """Clusters of ``n`` rows."""
 
-    Attributes:
-        kind: kmeans, ward or hdbscan.
-        labels: ``[n]``: clusters from 0, the largest first; -1 for rows that HDBSCAN leaves out.
-        silhouette: from -1 to 1; 0 with fewer than two clusters.
-        stability: adjusted Rand index between these labels and those of resamples, on the rows that both have; 1 is the same, 0 is
-            chance.
-    """
-
-    kind: Kind
-    labels: IntArray
-    silhouette: float
+    kind: Kind  # kmeans, ward or hdbscan
+    labels: IntArray  # ``[n]``: clusters from 0, the largest first; -1 for rows that HDBSCAN leaves out
+    silhouette: float  # from -1 to 1; 0 with fewer than two clusters
+    # adjusted Rand index between these labels and those of resamples, on the rows that both have; 1 is the same, 0 is chance
     stability: float
 
     def __len__(self) -> int:

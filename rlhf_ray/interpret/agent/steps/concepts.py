@@ -154,25 +154,16 @@ def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dic
 
 @dataclass(frozen=True)
 class DecodedConcept:
-    """How well a concept can be read, on levels that nothing was fitted to.
+    """How well a concept can be read, on levels that nothing was fitted to."""
 
-    Attributes:
-        concept: the concept.
-        measure: AUC of yes or no (0.5 is chance), R² of numbers (0 is the mean).
-        rows: steps where it is defined.
-        score: of a linear probe of the hidden state, with its interval over folds.
-        shuffled: the same with the labels of other episodes at the same step.
-        frame: the same probe of the one frame; None without frames.
-        since: steps ago, the farthest back that it and all that is nearer can be read, better than off other episodes; None if not
-            even now.
-    """
-
-    concept: str
-    measure: Measure
-    rows: int
-    score: MeanEstimate
-    shuffled: MeanEstimate
-    frame: float | None
+    concept: str  # the concept
+    measure: Measure  # AUC of yes or no (0.5 is chance), R² of numbers (0 is the mean)
+    rows: int  # steps where it is defined
+    score: MeanEstimate  # of a linear probe of the hidden state, with its interval over folds
+    shuffled: MeanEstimate  # the same with the labels of other episodes at the same step
+    frame: float | None  # the same probe of the one frame; None without frames
+    # steps ago, the farthest back that it and all that is nearer can be read, better than off other episodes; None if not even
+    # now
     since: int | None
 
     @property
@@ -285,15 +276,10 @@ def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class Samples(Moments):
-    """What an agent has in mind at moments, after the observation was seen.
+    """What an agent has in mind at moments, after the observation was seen."""
 
-    Attributes:
-        values: ``[n, size]``.
-        levels: ``[n]``: what is fitted on some levels is tested on others.
-    """
-
-    values: FloatArray
-    levels: IntArray
+    values: FloatArray  # ``[n, size]``
+    levels: IntArray  # ``[n]``: what is fitted on some levels is tested on others
 
 
 def samples(agent: Agent, episodes: Episodes, most: int | None = None, seed: int = 0) -> Samples:

@@ -153,21 +153,13 @@ def pairs(scores: FloatArray, real: BoolArray, labels: IntArray, lag: int = 1) -
 
 @dataclass(frozen=True)
 class Lagged:
-    """How scores depend on those before, in one behaviour.
+    """How scores depend on those before, in one behaviour."""
 
-    Attributes:
-        rows: pairs of steps.
-        correlation: ``[k, k]``, over the behaviour's pairs.
-        regression: ``[k, k]``: change of score i for 1 of score j, the other scores held.
-        p: of the regression, ``[k, k]``, against the pairing of each step with one at another time.
-        significant: which entries are, at a false discovery rate of 5 % (Benjamini and Hochberg 1995).
-    """
-
-    rows: int
-    correlation: FloatArray
-    regression: FloatArray
-    p: FloatArray
-    significant: BoolArray
+    rows: int  # pairs of steps
+    correlation: FloatArray  # ``[k, k]``, over the behaviour's pairs
+    regression: FloatArray  # ``[k, k]``: change of score i for 1 of score j, the other scores held
+    p: FloatArray  # of the regression, ``[k, k]``, against the pairing of each step with one at another time
+    significant: BoolArray  # which entries are, at a false discovery rate of 5 % (Benjamini and Hochberg 1995)
 
 
 def lagged(found: LaggedPairs, permutations: int = PERMUTATIONS, seed: int = 0) -> Lagged:
@@ -240,19 +232,13 @@ def _jacobians(basis: Directions, after: Tensor, gradient: Callable[[Tensor], Te
 
 @dataclass(frozen=True)
 class GradientAgreement:
-    """Whether two matrices say the same.
+    """Whether two matrices say the same."""
 
-    Attributes:
-        signs: share of the strong entries (size above `STRONG` in the first) with the same sign; None without one.
-        entries: how many there are.
-        r: correlation of all entries.
-        p: of ``r``, against the same matrices with components exchanged (Mantel 1967).
-    """
-
+    # share of the strong entries (size above `STRONG` in the first) with the same sign; None without one
     signs: float | None
-    entries: int
-    r: float
-    p: float
+    entries: int  # how many there are
+    r: float  # correlation of all entries
+    p: float  # of ``r``, against the same matrices with components exchanged (Mantel 1967)
 
 
 def agreement(
@@ -271,20 +257,14 @@ def agreement(
 
 @dataclass(frozen=True)
 class Dynamics:
-    """The dynamics of one behaviour.
+    """The dynamics of one behaviour."""
 
-    Attributes:
-        behaviour: its number.
-        observed: by lagged correlation and regression.
-        jacobians: mean Jacobians ``[k, k]``: "memory" through the agent's memory alone; with a world model "world" and, without the
-            path through actions, "world, actions cut".
-        agreements: of each Jacobian with the regression.
-    """
-
-    behaviour: int
-    observed: Lagged
+    behaviour: int  # its number
+    observed: Lagged  # by lagged correlation and regression
+    # mean Jacobians ``[k, k]``: "memory" through the agent's memory alone; with a world model "world" and, without the path
+    # through actions, "world, actions cut"
     jacobians: dict[str, FloatArray]
-    agreements: dict[str, GradientAgreement]
+    agreements: dict[str, GradientAgreement]  # of each Jacobian with the regression
 
     @property
     def matrices(self) -> dict[str, FloatArray]:

@@ -29,25 +29,15 @@ FRAMES, SIDE, MILLISECONDS = 150, 128, 80
 
 @dataclass(frozen=True)
 class Achieved:
-    """What the step finds.
+    """What the step finds."""
 
-    Attributes:
-        returns: of greedy episodes.
-        random: of random actions on the same levels.
-        beside_random: the difference, by level.
-        spread: standard deviation of the greedy returns.
-        ends: share of the greedy episodes by how they end.
-        levels: distinct levels among these.
-        action_share: the share of steps with the most frequent action; of Box actions None.
-    """
-
-    returns: MeanEstimate
-    random: MeanEstimate
-    beside_random: MeanEstimate
-    spread: float
-    ends: dict[str, MeanEstimate]
-    levels: int
-    action_share: float | None
+    returns: MeanEstimate  # of greedy episodes
+    random: MeanEstimate  # of random actions on the same levels
+    beside_random: MeanEstimate  # the difference, by level
+    spread: float  # standard deviation of the greedy returns
+    ends: dict[str, MeanEstimate]  # share of the greedy episodes by how they end
+    levels: int  # distinct levels among these
+    action_share: float | None  # the share of steps with the most frequent action; of Box actions None
 
     @property
     def earns(self) -> bool:

@@ -30,26 +30,17 @@ FORMAT = "rlhf_ray.world_model/2"
 
 @dataclass(frozen=True)
 class WorldShape:
-    """The size of a world model.
+    """The size of a world model."""
 
-    Attributes:
-        memory: units of each cell's memory.
-        groups, classes: the latent of a cell is ``groups`` variables of ``classes`` values each.
-        channels: units of hidden layers of each cell.
-        shared: units of the hidden layer that all cells share.
-        context: observations that a simulation starts from.
-        bins: bins of the reward head.
-        unimix: share of the uniform distribution in the latent's probabilities.
-    """
-
-    memory: int = 32
+    memory: int = 32  # units of each cell's memory
+    # groups, classes: the latent of a cell is ``groups`` variables of ``classes`` values each
     groups: int = 2
     classes: int = 16
-    channels: int = 64
-    shared: int = 128
-    context: int = 3
-    bins: int = 21
-    unimix: float = 0.01
+    channels: int = 64  # units of hidden layers of each cell
+    shared: int = 128  # units of the hidden layer that all cells share
+    context: int = 3  # observations that a simulation starts from
+    bins: int = 21  # bins of the reward head
+    unimix: float = 0.01  # share of the uniform distribution in the latent's probabilities
 
     @classmethod
     def for_space(cls, space: gym.Space[Any]) -> WorldShape:
@@ -59,16 +50,12 @@ class WorldShape:
 
 @dataclass(frozen=True)
 class Unrolled:
-    """What a world model computes along ``n`` windows of ``L`` observations.
+    """What a world model computes along ``n`` windows of ``L`` observations."""
 
-    Attributes:
-        prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``.
-        states: ``[n, L, size]``, with latents of the posterior.
-    """
-
+    # prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``
     prior: Tensor
     posterior: Tensor
-    states: Tensor
+    states: Tensor  # ``[n, L, size]``, with latents of the posterior
 
 
 class RecurrentWorld(nn.Module):

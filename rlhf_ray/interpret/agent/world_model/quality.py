@@ -42,28 +42,21 @@ class HorizonCurve:
 
 @dataclass(frozen=True)
 class Quality:
-    """What was measured. Errors are mean squared, images divided by 255, other observations in their deviations.
+    """What was measured. Errors are mean squared, images divided by 255, other observations in their deviations."""
 
-    Attributes:
-        steps: horizon, without the context. Step 0 is the reconstruction of the context's last observation.
-        windows: number of windows.
-        errors: by name: ``model`` and `BASELINES`.
-        agreement: how often the agent, acting in the model, prefers the action that it prefers in reality at that step.
-        majority: how often that is its most common action.
-        memory: cosine between the agent's memory after the step in the model and in reality; empty without memory.
-        reward, end: rank correlation of predicted with real rewards, and AUC of predicted ends; NaN if there is only one kind.
-        valid_horizon: last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is
-            left), and the model's error is below the mean frame's.
-    """
-
-    steps: int
-    windows: int
-    errors: Mapping[str, HorizonCurve]
+    steps: int  # horizon, without the context. Step 0 is the reconstruction of the context's last observation.
+    windows: int  # number of windows
+    errors: Mapping[str, HorizonCurve]  # by name: ``model`` and `BASELINES`
+    # how often the agent, acting in the model, prefers the action that it prefers in reality at that step
     agreement: HorizonCurve
-    majority: float
+    majority: float  # how often that is its most common action
+    # cosine between the agent's memory after the step in the model and in reality; empty without memory
     memory: HorizonCurve | None
+    # reward, end: rank correlation of predicted with real rewards, and AUC of predicted ends; NaN if there is only one kind
     reward: float
     end: float
+    # last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is left), and the
+    # model's error is below the mean frame's
     valid_horizon: int
 
     def ratio(self, step: int, to: str = "copy_last") -> float:

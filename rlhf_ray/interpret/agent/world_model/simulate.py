@@ -25,27 +25,17 @@ class Simulation:
 
     All tensors are differentiable with respect to what came before. The later steps were not computed from these stacked tensors,
     so gradients with respect to steps come from `gradients`.
-
-    Attributes:
-        observations: as the world reconstructs and predicts them, ``[n, steps + 1, …]``, float.
-        states: the world's, ``[n, steps + 1, size]``.
-        memory: the agent's before each step, ``[n, steps + 1, memory_size]``.
-        logits: ``[n, steps + 1, outputs]``.
-        values: ``[n, steps + 1]``.
-        actions: that led from each step to the next, ``[n, steps, actions]``.
-        rewards: that the world predicts for each of them, ``[n, steps]``.
-        ends: logits that the episode terminated with each of them, ``[n, steps]``.
-        nodes: ``observations``, ``states`` and ``memory`` of each step, as the next ones were computed from them.
     """
 
-    observations: Tensor
-    states: Tensor
-    memory: Tensor
-    logits: Tensor
-    values: Tensor
-    actions: Tensor
-    rewards: Tensor
-    ends: Tensor
+    observations: Tensor  # as the world reconstructs and predicts them, ``[n, steps + 1, …]``, float
+    states: Tensor  # the world's, ``[n, steps + 1, size]``
+    memory: Tensor  # the agent's before each step, ``[n, steps + 1, memory_size]``
+    logits: Tensor  # ``[n, steps + 1, outputs]``
+    values: Tensor  # ``[n, steps + 1]``
+    actions: Tensor  # that led from each step to the next, ``[n, steps, actions]``
+    rewards: Tensor  # that the world predicts for each of them, ``[n, steps]``
+    ends: Tensor  # logits that the episode terminated with each of them, ``[n, steps]``
+    # ``observations``, ``states`` and ``memory`` of each step, as the next ones were computed from them
     nodes: Mapping[str, Sequence[Tensor]]
 
     def gradients(self, target: Tensor) -> dict[str, Tensor]:
