@@ -267,10 +267,8 @@ def edits_for(
 ) -> Callable[[int], Mapping[str, Edit]] | None:
     """Return the hooks as a function of a simulation's step, as world models take them; None without hooks.
 
-    Args:
-        hooks: what `play` takes.
-        start: steps since the start of the episode at the simulation's first step, of all rows or of each.
-        rows: the episodes that the rows are; None: 0 to n-1.
+    ``start``: steps since the start of the episode at the simulation's first step, of all rows or of each; ``rows``: their
+    episodes, None for 0 to n-1.
     """
     if not hooks:
         return None

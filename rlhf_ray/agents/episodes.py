@@ -157,12 +157,7 @@ class Stretches(Moments):
 
 
 class WindowNumbers:
-    """Numbers all windows of ``length`` consecutive observations; an episode with fewer has one. Windows never cross episodes.
-
-    Args:
-        lengths: steps of each episode.
-        length: observations of a window.
-    """
+    """Numbers all windows of ``length`` observations of episodes of ``lengths`` steps; shorter ones have one. None crosses two."""
 
     def __init__(self, lengths: IntArray, length: int):
         self.length = length
@@ -212,15 +207,10 @@ class WorldMoments(Moments):
 def moments_of(
     agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
 ) -> WorldMoments:
-    """Cut moments out of episodes.
+    """Cut moments out of episodes with observations: at the steps ``times`` of the episodes ``rows``, ``[n]`` each.
 
-    Args:
-        agent: the agent.
-        episodes: with observations.
-        rows: episode of each moment, ``[n]``.
-        times: its step, ``[n]``.
-        context: observations up to the moment; before an episode's start, its first observation is repeated with action 0.
-        ahead: steps after the moment; beyond an episode's end, its last observation is repeated.
+    ``context`` observations lead up to the moment; before an episode's start, its first one is repeated with action 0. ``ahead``
+    steps follow; beyond an episode's end, its last observation is repeated.
     """
     rows, times = np.asarray(rows, np.int64), np.asarray(times, np.int64)
     lengths = episodes.lengths[rows]

@@ -70,12 +70,7 @@ class FunctionAgent(Agent):
 
 
 class CarefulAgent:
-    """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies.
-
-    Args:
-        agent: the agent.
-        observation_space, action_space: the environment's.
-    """
+    """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies."""
 
     def __init__(self, agent: Agent, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
         self.agent = agent
@@ -108,12 +103,7 @@ OWN: Registry[Any] = Registry("agent", Agent, {})
 
 
 def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Agent:
-    """Import ``module:Name``: an `Agent`, or a class or function that makes one.
-
-    Args:
-        name: ``module:Name``, which the user typed.
-        observation_space: the environment's, offered to a class or function by this name.
-        action_space: the environment's, offered by this name.
+    """Import ``module:Name``, which the user typed: an `Agent`, or what makes one, and is offered the environment's spaces.
 
     Raises:
         SettingError: it can't be made, or does not act in this environment. One line.

@@ -261,15 +261,10 @@ def site_of(agent: Agent) -> str:
 
 
 def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episodes:
-    """Run ``agent`` along the observations of ``episodes``.
-
-    Args:
-        agent: any agent with the same observations, for example another one or an untrained one.
-        episodes: whole episodes: the memory starts as in a new one.
-        keep: layers whose outputs to return.
+    """Run any agent with the same observations, for example an untrained one, along the observations of whole episodes.
 
     Returns:
-        The episodes with the agent's logits, values, memory and activations; all else, the actions too, stays as it was.
+        The episodes with the agent's logits, values, memory and activations (of ``keep``); all else, the actions too, stays.
     """
     n, steps = episodes.actions.shape[:2]
     before, done, inside = (_Padded(n) for _ in range(3))
@@ -292,10 +287,8 @@ def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episod
 def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> FloatArray:
     """Return what a site holds at each step, after the observation was seen: ``[n, T, size]`` float32.
 
-    Args:
-        agent: the agent. Layers that ``episodes`` does not hold are computed along its observations.
-        episodes: the episodes.
-        site: `rlhf_ray.agents.agent.MEMORY` or a layer; by default `site_of`. Positions of images are averaged.
+    The site is `rlhf_ray.agents.agent.MEMORY` or a layer; by default `site_of`. Layers that ``episodes`` does not hold are
+    computed along its observations; positions of images are averaged.
     """
     site = site_of(agent) if site is None else site
     if site == MEMORY:

@@ -158,13 +158,7 @@ class _Copied:
 
 
 class SoftAgent(Agent):
-    """The actor of soft actor-critic, frozen, for `AgentPolicy`. It has no layers to look into, and its value is NaN.
-
-    Args:
-        network: its networks.
-        observation_space, action_space: the environment's.
-        digest: hash of its weights.
-    """
+    """The actor of soft actor-critic, frozen, for `AgentPolicy`. It has no layers to look into, and its value is NaN."""
 
     name, memory_size = "agent", 0
     layers: Sequence[str] = ()

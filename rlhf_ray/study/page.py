@@ -82,15 +82,7 @@ def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], 
 def write_page(
     folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen, name: str = "report"
 ) -> Path:
-    """Write the page and its twin to ``folder``; return the page's path.
-
-    Args:
-        folder: the study's folder.
-        about: facts about the study.
-        sections: the sections, in the order of the page.
-        screen: what it shows first.
-        name: of both files, without ending.
-    """
+    """Write the page with its sections and facts ``about`` the study, and its twin, to ``folder``; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     twin = {
         "format": FORMAT,

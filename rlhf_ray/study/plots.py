@@ -113,12 +113,10 @@ class CurvePanel:
 
 
 def draw_curves(panels: Sequence[CurvePanel], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
-    """Draw panels of curves below each other.
+    """Draw panels of curves below each other, the first at the top.
 
-    Args:
-        panels: from the top.
-        over: the horizontal axis: environment steps, or whole numbers of something else.
-        size: width of the picture and height of a panel, in inches.
+    ``over`` is the horizontal axis: environment steps, or whole numbers of something else; ``size`` are the picture's width and a
+    panel's height, in inches.
     """
     names = max([len(panel.lines) for panel in panels if panel.marked is None], default=0)
     below = names if names > LISTED else 0

@@ -177,12 +177,7 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str]) -> tupl
 
 
 def run_here(subject: T, steps: Mapping[str, Callable[[T], Section]]) -> tuple[Section, ...]:
-    """Run quick steps in this process, one after the other, and keep nothing. An error becomes a failed check of the section.
-
-    Args:
-        subject: what they examine.
-        steps: functions of it, by their sections' names.
-    """
+    """Run quick steps, functions of a subject by their sections' names, here, and keep nothing. An error becomes a failed check."""
     sections = []
     for name, run in steps.items():
         try:

@@ -20,12 +20,9 @@ def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) ->
 
 
 def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, Screen]:
-    """Write the report; return the page's path and what it shows first.
+    """Write the report of what the steps found to ``out``; return the page's path and what it shows first.
 
-    Args:
-        sections: what the steps found.
-        out: the report's folder.
-        about: facts: agent, digest, environment, seed, effort, …
+    ``about`` are facts: agent, digest, environment, seed, effort, …
     """
     heading = f"{about['agent']} · {about['environment']}"
     screen = screen_of("agent report", heading, "", sections, PICTURES)

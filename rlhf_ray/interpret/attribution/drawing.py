@@ -163,15 +163,10 @@ def strip(
 ) -> bytes:
     """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
-    Args:
-        frames: ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``, drawn as bars.
-        maps: the same shape; channels are added. None: the frames alone.
-        rows: captions.
-        columns: captions.
-        unit: of the legend.
-        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
-        crossed_out: why not to trust the maps; written across them.
-        names: of a vector's features, from `rlhf_ray.data.spaces.feature_names`.
+    Frames are ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``, drawn as bars with
+    the features' ``names``; maps have the same shape, and their channels are added. ``rows`` and ``columns`` are captions, and
+    ``unit`` is the legend's. What is ``faded`` ``[rows, columns]``, beyond the valid horizon, is grey, and marked;
+    ``crossed_out`` is why not to trust the maps, and is written across them.
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:

@@ -61,10 +61,7 @@ class PartEffects:
 def part_effects(question: Question, moments: Any, fill: str = "donor") -> PartEffects:
     """Replace each part of each input, in the order of `Question.part_names`, and measure how much the output changes.
 
-    Args:
-        question: the function.
-        moments: ``n`` moments.
-        fill: what stands in place of the part: see `filled`.
+    ``fill`` is what stands in place of the part: see `filled`.
 
     Raises:
         SettingError: ``fill`` needs images, and there are none.

@@ -43,15 +43,10 @@ def stability(
     seeds: int = SEEDS,
     seed: int = 0,
 ) -> Stability:
-    """Fit the directions again and match its components.
+    """Fit the directions again to ``values`` ``[n, size]``, which they were fitted to, and match their components.
 
-    Args:
-        basis: the directions.
-        values: what they were fitted to, ``[n, size]``.
-        groups: ``[n]``: rows of one group, for example an episode, stay in one half; None: single rows.
-        labels: as for `directions.fit`.
-        seeds: further fits with other seeds, and fits to halves, each.
-        seed: draws.
+    Rows of one of the ``groups`` ``[n]``, for example an episode, stay in one half (None: single rows). There are ``seeds`` fits
+    with other seeds, and as many to halves. ``labels``: as for `directions.fit`.
     """
     groups = np.arange(len(values)) if groups is None else np.asarray(groups)
     scores = basis.encode(values)

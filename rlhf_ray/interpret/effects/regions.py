@@ -47,14 +47,10 @@ def regions_of(
     names: Sequence[str] | None = None,
     patches: int = PATCHES,
 ) -> Regions:
-    """Divide the observations of ``space``.
+    """Divide the observations of a Box: an image into patches over all channels, a grid into cells, other vectors into features.
 
-    Args:
-        space: Box. An image is divided into ``patches`` x ``patches`` patches over all its channels, a grid into its cells, any
-            other vector into its features.
-        grid: (rows, columns) if the observations are grids, flat or not.
-        names: names of a vector's features.
-        patches: patches per side of an image.
+    ``grid`` are (rows, columns) if the observations are grids, flat or not; ``names`` are those of a vector's features;
+    ``patches`` are the patches per side of an image.
 
     Raises:
         ValueError: ``space`` has no parts (Discrete).
@@ -88,14 +84,9 @@ def regions_of(
 
 
 def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:
-    """Divide the observations: into grid cells and named features where the environment tells them, images into patches.
+    """Divide a reward's observations: into grid cells and named features where the environment tells them, images into patches.
 
-    Args:
-        environment: a name for `rlhf_ray.envs.make_env`; None, or one that can't be made, tells nothing.
-        reward: gives the observation space.
-
-    Returns:
-        The parts; None for tables.
+    An environment that is None, or that can't be made, tells nothing. None for tables.
     """
     space = reward.observation_space
     grid: tuple[int, int] | None = None

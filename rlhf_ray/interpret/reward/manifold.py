@@ -57,10 +57,7 @@ class Distance:
 class Manifold:
     """What inputs look like in the data. Half of the episodes are the reference; the other half says how far real inputs are.
 
-    Args:
-        data: steps to compare with.
-        frames: the observations that count: of a reward that sees only the next state, only the next state.
-        seed: draws the halves and the projection.
+    Of a reward that sees only the next state, ``frames`` are only that. ``seed`` draws the halves and the projection.
 
     Attributes:
         images: whether the observations are images: uint8 ``[height, width, channels]``.

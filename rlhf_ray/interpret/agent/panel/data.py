@@ -184,18 +184,9 @@ def collect(
 ) -> PanelData:
     """Collect a panel of ``pieces`` of recorded episodes, and of the components of a basis that was fitted at ``site``.
 
-    Args:
-        agent: the agent.
-        episodes: with observations.
-        pieces: the samples.
-        basis: the components.
-        site: the agent's memory, or a layer.
-        rng: draws the grey points.
-        action_names: of Discrete actions.
-        labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
-        maps: what places ``[N, size]`` on maps ``[N, 2]``, by name.
-        faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
-        more: further fields of `PanelData`: title, pairs, horizon, notes.
+    ``labels`` are clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, with their names; ``maps``
+    place ``[N, size]`` on maps ``[N, 2]``; ``faithful`` tells which maps of a step's own frame are (None: nothing is doubted).
+    ``more`` are further fields of `PanelData`: title, pairs, horizon, notes. ``rng`` draws the grey points.
     """
     inside = values_at(agent, episodes, site)
     scores = basis.encode(inside.reshape(-1, inside.shape[-1]).astype(np.float64)).reshape(*inside.shape[:2], -1)

@@ -181,12 +181,8 @@ def decode(
 ) -> list[DecodedConcept]:
     """Read concepts off the hidden state by cross-validation over levels. Those that don't vary in enough levels are left out.
 
-    Args:
-        inside: the hidden state at some steps.
-        library: the concepts of all episodes, ``[episodes, T + 1]`` each; NaN where one is not defined.
-        frames: the frames of the same steps, ``[n, features]``.
-        lags: steps ago that are asked about, ascending.
-        seed: draws folds and shuffles.
+    ``library`` holds the concepts of all episodes, ``[episodes, T + 1]`` each, NaN where one is not defined; ``frames`` are those
+    of the same steps, ``[n, features]``; ``lags`` are the steps ago that are asked about, ascending.
     """
     rng = np.random.default_rng([seed, 0xC0])
     values, seen = _narrow(inside.values, seed), None if frames is None else _narrow(frames, seed)

@@ -285,15 +285,9 @@ def dynamics(
 ) -> list[Dynamics]:
     """Look at each behaviour with enough steps.
 
-    Args:
-        scores: ``[episodes, T, k]``.
-        real: which steps are no padding, ``[episodes, T]``.
-        labels: the behaviour of each step, ``[episodes, T]``; steps below 0 are left out.
-        jacobians: by name, for the same ``lag``.
-        lag: steps between before and after; both are in the same episode.
-        most: steps of each behaviour that Jacobians are computed at.
-        permutations: for p-values.
-        seed: draws.
+    ``scores`` ``[episodes, T, k]``, which steps are ``real``, and ``labels``, the behaviour of each, below 0 for none,
+    ``[episodes, T]``. ``lag`` steps lie between before and after, in the same episode; ``jacobians`` by name are for that lag,
+    and computed at ``most`` steps of each behaviour.
     """
     left = real.sum(1)[:, None] - np.arange(real.shape[1])[None]  # steps of the episode, this one included
     found = []

@@ -259,11 +259,7 @@ class RecurrentWorld(nn.Module):
 
 
 def load_world(folder: Path | str, *, agent: Agent | None = None) -> RecurrentWorld:
-    """Load a world model that `RecurrentWorld.save` wrote, frozen.
-
-    Args:
-        folder: its folder.
-        agent: the agent that it has to be made for.
+    """Load a world model that `RecurrentWorld.save` wrote, frozen; ``agent``: the one that it has to be made for.
 
     Raises:
         SettingError: there is none, it is damaged, or it was made for another agent.

@@ -72,22 +72,16 @@ class Quality:
 def measure(
     world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0
 ) -> Quality:
-    """Measure a world model on episodes that it wasn't trained on.
+    """Measure a world model on episodes that it wasn't trained on, whole or in parts.
 
     Errors and rewards are those of open loop: the recorded actions are given. The agent's actions and memory are those of closed
-    loop: the agent acts in the model, from its real memory; compared with recorded steps as long as the recorded actions are those
-    that it prefers. Nothing after the end of an episode counts.
+    loop: the agent acts in the model, from its real memory; compared with recorded steps as long as the recorded actions are
+    those that it prefers. Nothing after the end of an episode counts.
 
-    Args:
-        world: the model.
-        agent: the agent of the episodes.
-        episodes: whole or in parts, at least one with ``world.context`` observations.
-        steps: horizon.
-        starts: windows of each episode, from random steps.
-        seed: draws windows and the actions' shuffle.
+    ``steps`` is the horizon, ``starts`` are the windows of each episode, from random steps, which ``seed`` draws.
 
     Raises:
-        SettingError: no episode is long enough.
+        SettingError: no episode has ``world.context`` steps.
     """
     rng = np.random.default_rng([seed, 11])
     long = np.flatnonzero(episodes.lengths >= world.context)

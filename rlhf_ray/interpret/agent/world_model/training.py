@@ -78,11 +78,11 @@ def train_world(
     device: torch.device | str = "cpu",
     watch: Callable[[WorldTrainingProgress], None] = lambda progress: None,
 ) -> RecurrentWorld:
-    """Train a world model, and return it frozen, on the CPU.
+    """Train a world model on ``windows`` of ``settings.length`` observations of the training split; return it frozen, on the CPU.
 
     Args:
         agent: whose recording it is. Only its spaces and digest are read.
-        windows: windows of ``settings.length`` observations, of the training split.
+        windows: the windows.
         settings: see `WorldTraining`.
         shape: the model's size; default: by the observations.
         unfinished: folder for checkpoints; a training with the same settings that was stopped goes on from the newest.
