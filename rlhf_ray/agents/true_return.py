@@ -130,7 +130,7 @@ def play(
     see: Callable[[Array], None] = lambda actions: None,
     environment: str = "",
 ) -> tuple[FloatArray, IntArray, BoolArray | None]:
-    """Play a fixed number of episodes, ``quota`` ``[copies]``, in each copy of a vectorised environment; ``act`` None: random actions.
+    """Play ``quota`` ``[copies]`` episodes in the copies of a vectorised environment; ``act`` None: random actions.
 
     The quota is fixed in advance: counting the first episodes to end would favour short ones. ``seed`` seeds initial states and
     random actions, and ``see`` is called with the actions of each step that counts.
