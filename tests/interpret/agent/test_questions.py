@@ -13,7 +13,7 @@ from rlhf_ray.interpret.agent.changes import objects_in, patch_beside, repaint
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.agent.steps.attribution import through_time
 from rlhf_ray.interpret.attribution.gradients import Slope
-from tests.interpret.agent.linear_world import (
+from tests.interpret.agent.worlds import (
     BOX,
     DISCRETE,
     VECTOR,
@@ -114,8 +114,10 @@ def test_the_past_of_the_recording_matters_through_the_agents_memory_alone():
 
 def test_the_worlds_memory_takes_the_frames_place():
     with pytest.raises(SettingError, match="takes the frame's place"):
-        AgentQuestion(LinearAgent(), questions.value(), world=LinearWorld(), sources=("frame", "world"))
-    question, moments, _ = asked(LinearAgent(), context=2, steps=2, world=LinearWorld(), sources=("world", "memory"))
+        AgentQuestion(LinearAgent(), questions.value(), world=LinearWorld(2, context=2), sources=("frame", "world"))
+    question, moments, _ = asked(
+        LinearAgent(), context=2, steps=2, world=LinearWorld(2, context=2), sources=("world", "memory")
+    )
     assert Slope().attribute(question.against(moments), moments)["world"].shape == (5, 5)
     with pytest.raises(SettingError, match="no typical values"):
         _ = question.typical

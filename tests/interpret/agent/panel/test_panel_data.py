@@ -29,7 +29,7 @@ from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.filters import shown_curved, shown_half
 from tests.interpret.agent.panel.made_up import made_up
-from tests.interpret.agent.toy_world import LinearWorld
+from tests.interpret.agent.worlds import LinearWorld
 from tests.interpret.contexts import context_of
 
 
