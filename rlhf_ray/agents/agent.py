@@ -119,13 +119,11 @@ class NetworkAgent:
         self.digest = digest_of(network.state_dict(), self._about())
 
     def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
         return self.network.initial_memory(n)
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         kept: dict[str, Tensor] = {}
 
         def hook(name: str) -> Callable[..., Tensor]:
@@ -149,7 +147,6 @@ class NetworkAgent:
         return AgentStep(logits, value, after, {name: kept[name] for name in keep})
 
     def fresh(self, seed: int) -> NetworkAgent:
-        """See `Agent.fresh`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = ActorCriticNetwork(self.observation_space, self.action_space, self.network.shape)

@@ -55,7 +55,6 @@ class FunctionAgent(Agent):
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         if unknown := sorted({*edits, *keep} - {MEMORY}):
             raise SettingError(f"The agent {self.name!r} is made of functions and has no layer {unknown[0]!r}.")
         seen = observations.float()
@@ -79,18 +78,15 @@ class CarefulAgent:
         self.observation_space, self.action_space = observation_space, action_space
 
     def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
         return self.agent.initial_memory(n).clone()
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         with unmoved(*(value for value in vars(self.agent).values() if isinstance(value, nn.Module))):
             return self.agent.step(observations.clone(), memory.clone(), edits=edits, keep=keep)
 
     def fresh(self, seed: int) -> Agent | None:
-        """See `Agent.fresh`."""
         return self.agent.fresh(seed)
 
 

@@ -90,18 +90,15 @@ class AgentPolicy:
         self._memory: Tensor | None = None
 
     def begin(self, after: AgentPolicy | None = None) -> AgentPolicy:
-        """See `ActingPolicy.begin`."""
         begun = AgentPolicy(self.agent, self._source, squashed=self._squashed)
         begun._memory = None if after is None else after._memory
         return begun
 
     def see(self, observation: Array) -> None:
-        """See `ActingPolicy.see`."""
         if self.agent.memory_size:
             self._logits(np.asarray(observation)[None])
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
-        """See `ActingPolicy.act`."""
         logits, space = self._logits(np.asarray(observation)[None]), self.agent.action_space
         if choices_of(space):
             drawn = best(logits + torch.as_tensor(rng.gumbel(size=logits.shape)), space)
@@ -111,18 +108,15 @@ class AgentPolicy:
         return self._env_actions(drawn)[0]
 
     def best(self, observations: Array, first: Array | None = None) -> Array:
-        """See `ActingPolicy.best`."""
         return self._env_actions(best(self._logits(observations, first), self.agent.action_space))
 
     def drawn(self, seed: int) -> Callable[[Array, Array], Array]:
-        """See `ActingPolicy.drawn`."""
         generator = torch.Generator().manual_seed(seed)
         return lambda observations, first: self._env_actions(
             sample(self._logits(observations, first), self.agent.action_space, generator)
         )
 
     def maker(self) -> PolicySource:
-        """See `ActingPolicy.maker`."""
         return self._source or _Copied(self.agent)
 
     @torch.no_grad()
@@ -176,7 +170,6 @@ class SoftAgent(Agent):
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         return AgentStep(self.network.distribution(observations), torch.full((len(observations),), torch.nan), memory)
 
 

@@ -104,7 +104,6 @@ class Occlusion(Method):
         self.name, self.title = f"occlusion_{self.fill}", f"Occlusion ({self.fill})"
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         return NO_IMAGES if self.fill in OF_IMAGES and not question.images else None
 
     def attribute(self, question: Question, moments: Any) -> Maps:
@@ -136,7 +135,6 @@ class Perturbation(Method):
     name, title, signed = "perturbation", "Perturbation (Greydanus)", False
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         return None if question.images else NO_IMAGES
 
     def attribute(self, question: Question, moments: Any) -> Maps:

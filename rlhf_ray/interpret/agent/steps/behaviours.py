@@ -62,7 +62,12 @@ def run(context: AgentContext) -> Section:
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = {"blocks": list(blocks), "length": clustered.length, "silhouette": silhouette, "stability": stability}
-    rows = [[name, one["windows"], f"{one['share']:.0%}", _told(one["marks"])] for name, one in described.items()]
+    rows = []
+    for name, one in described.items():
+        told = ", ".join(
+            f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in one["marks"].items()
+        )
+        rows.append([name, one["windows"], f"{one['share']:.0%}", told])
     remedy = "The borders between behaviours depend on the sample: read them as a rough map."
     check = Check.of("behaviours found again", stability >= STABLE or None, stability, f"≥ {STABLE}", remedy)
     caption = (
@@ -105,26 +110,17 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
     return described
 
 
-def _told(marks: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in marks.items())
-
-
 def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
     """Draw the most typical windows of each behaviour, one below the other."""
     length, starts = clustered.length, clustered.starts
     frames = np.full((len(clustered), SHOWN * length, *episodes.observations.shape[2:]), 255, np.uint8)
     for row, examples in enumerate(clustered.examples):
-        for place, example in enumerate(_distinct(starts.rows, examples)):
+        first = np.sort(np.unique(starts.rows[examples], return_index=True)[1])[:SHOWN]  # of different episodes
+        for place, example in enumerate(examples[first]):
             steps = starts.steps[example] + np.arange(length)
             frames[row, place * length : (place + 1) * length] = episodes.observations[starts.rows[example], steps]
     rows = [f"B{row}" for row in range(len(clustered))]
     return strip(frames, None, rows, [f"+{step}" for step in range(length)] * SHOWN)
-
-
-def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
-    """Return the first examples of different episodes, so that they are not the same moment."""
-    _, first = np.unique(rows[examples], return_index=True)
-    return [int(examples[place]) for place in np.sort(first)[:SHOWN]]
 
 
 @dataclass(frozen=True)

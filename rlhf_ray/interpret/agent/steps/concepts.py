@@ -107,16 +107,6 @@ def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 
     return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in concepts.items()}
 
 
-def concepts_at(episodes: Episodes, elements: int = 1) -> dict[str, FloatArray]:
-    """Return the numbers that the environment says about its state, and the steps so far, ``[n, T]`` by name.
-
-    Of arrays, the first ``elements``.
-    """
-    n, steps = episodes.actions.shape[:2]
-    numbers = {name: values[:, :steps] for name, values in _numbers(episodes, elements).items()}
-    return {**numbers, ELAPSED: np.tile(np.arange(float(steps)), (n, 1))}
-
-
 def _numbers(episodes: Episodes, elements: int) -> dict[str, FloatArray]:
     """Return the numbers that the environment says about its state, ``[n, T + 1]`` by name; the first ``elements`` of arrays."""
     numbers: dict[str, FloatArray] = {}
@@ -243,8 +233,10 @@ def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray, s
     rows, _ = np.nonzero(episodes.real)
     inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([seed, 0xC1]))
     found = []
-    for name, concept in concepts_at(episodes).items():
-        labels = concept[episodes.real][some]
+    steps = episodes.actions.shape[1]
+    elapsed = {ELAPSED: np.tile(np.arange(float(steps)), (len(episodes), 1))}
+    for name, concept in {**_numbers(episodes, 1), **elapsed}.items():
+        labels = concept[:, :steps][episodes.real][some]
         if not labelled.usable(labels):
             continue
         scores = read(inside, labels, parts)

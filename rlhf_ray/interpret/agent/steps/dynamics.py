@@ -82,7 +82,12 @@ def run(context: AgentContext) -> Section:
         for name, matrix in one.matrices.items()
     }
     np.savez(context.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
-    figures = [_summed_up(lag, one) for lag, behaving in by_lag.items() for one in behaving]
+    figures = [
+        {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows,
+         "significant": float(one.observed.significant.mean()) if one.observed.significant.size else 0.0,
+         "agreements": one.agreements}
+        for lag, behaving in by_lag.items() for one in behaving
+    ]  # fmt: skip
     rows = [row for one in figures for row in _rows(one)]
     caption = CAPTION.format(components=len(basis), rate=RATE, strong=STRONG)
     columns = ["steps", "behaviour", "pairs", "entries that differ from 0", "Jacobian", "same sign", "r", "p"]
@@ -113,13 +118,6 @@ def _jacobians_over(
         if lag > 1:
             jacobians["world, actions cut"] = partial(through, through_actions=False)
     return jacobians
-
-
-def _summed_up(lag: int, one: Dynamics) -> dict[str, Any]:
-    """Return the figures of one behaviour: pairs of steps, share of the regression's entries that differ from 0, agreements."""
-    significant = float(one.observed.significant.mean()) if one.observed.significant.size else 0.0
-    about = {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows, "significant": significant}
-    return {**about, "agreements": one.agreements}
 
 
 def _rows(one: Mapping[str, Any]) -> Iterator[Sequence[Any]]:

@@ -190,24 +190,19 @@ class RecurrentWorld(nn.Module):
         return after, self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """See `World.begin`."""
         return self.unroll(observations, actions).states[:, -1]
 
     def next(self, state: Tensor, actions: Tensor) -> Tensor:
-        """See `World.next`."""
         memory, prior = self._remember(*self._parts(state), actions)
         return torch.cat([memory.flatten(1), prior.exp().flatten(1)], -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """See `World.observe`."""
         return self.decode(state) * self.scale + self.middle
 
     def reward(self, state: Tensor) -> Tensor:
-        """See `World.reward`."""
         return self.outcomes(state)[0].softmax(-1) @ self.reward_bins
 
     def end(self, state: Tensor) -> Tensor:
-        """See `World.end`."""
         return self.outcomes(state)[1]
 
     def outcomes(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -325,7 +320,6 @@ class ImageEncoder(nn.Module):
         self.out = nn.Sequential(layer(widths[-1], widths[-1]), nn.Linear(widths[-1], outputs))
 
     def forward(self, images: Tensor) -> Tensor:
-        """See the class."""
         grid = nn.functional.pad(images, self.pad) if any(self.pad) else images
         for side, stage in zip(self.sides, self.stages, strict=True):
             n, height, width, _ = grid.shape
@@ -352,7 +346,6 @@ class ImageDecoder(nn.Module):
         self.stages = nn.ModuleList(nn.Linear(before, side * side * after) for side, before, after in sized)
 
     def forward(self, cells: Tensor) -> Tensor:
-        """See the class."""
         flat: Tensor = self.middle(self.start(cells) + self.place)
         grid = flat.view(-1, *self.grid, flat.shape[-1])
         for number, (side, stage) in enumerate(zip(self.sides, self.stages, strict=True)):

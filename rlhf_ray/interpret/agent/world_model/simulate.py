@@ -142,17 +142,11 @@ def _action(logits: Tensor, space: gym.Space[Any]) -> Tensor:
 
 
 class World(Protocol):
-    """A learned environment for ``n`` episodes at once. Its state is one vector ``[n, size]`` per episode: the world's memory.
+    """A learned environment for ``n`` episodes at once. Its state is one vector ``[n, size]`` per episode: the world's memory."""
 
-    Attributes:
-        size: length of the state vector.
-        context: number of observations that it starts from.
-        agent: digest of the agent whose recording it was trained on.
-    """
-
-    size: int
-    context: int
-    agent: str
+    size: int  # length of the state vector
+    context: int  # number of observations that it starts from
+    agent: str  # digest of the agent whose recording it was trained on
 
     @property
     def digest(self) -> str:
@@ -160,11 +154,9 @@ class World(Protocol):
         ...
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return the state ``[n, size]`` at the last of the context's observations.
+        """Return the state ``[n, size]`` at the last of the observations ``[n, context, …]``, in the environment's units.
 
-        Args:
-            observations: ``[n, context, …]`` in the environment's units.
-            actions: between them, ``[n, context - 1, actions]``: one-hot for Discrete, policy actions for Box.
+        Actions between them are ``[n, context - 1, actions]``: one-hot for Discrete, policy actions for Box.
         """
         ...
 

@@ -144,14 +144,14 @@ class Judge:
         if parts < PARTS:
             few = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
             return Check(name, None, bound=bound, remedy=few)
-        value = float(np.mean([self._correlation(method, sums, other) for other in others]))
+        found = []
+        for other in others:
+            theirs = other.part_sums(contributions(method, other, self.moments))
+            both = [of[:, self.question.varies] for of in (sums, theirs)]
+            found.append(rank_correlation(*(both if method.signed else map(abs, both))))
+        value = float(np.mean(found))
         remedy = f"{maps} look alike (rank correlation {value:.2f}): it shows what the data have there, not what was learned."
         return Check.of(name, value < SIMILAR, value, bound, remedy)
-
-    def _correlation(self, method: Method, sums: FloatArray, other: RewardQuestion) -> float:
-        theirs = other.part_sums(contributions(method, other, self.moments))
-        both = [of[:, self.question.varies] for of in (sums, theirs)]
-        return rank_correlation(*(both if method.signed else map(abs, both)))
 
     def _agreement(self, method: Method, sums: FloatArray) -> Check:
         varies = self.question.varies

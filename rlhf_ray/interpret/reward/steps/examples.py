@@ -83,20 +83,17 @@ def misjudged(reward: RewardFunction, data: Transitions, count: int = 8) -> list
 
 def films(rows: Sequence[IntArray], data: Transitions) -> bytes:
     """Return an animated WebP: a row of films for each of ``rows``, the steps in the middle of each."""
-    clips = [[_clip(int(step), data) for step in steps] for steps in rows]
+    clips: list[list[Array]] = [[] for _ in rows]
+    for clip, step in ((clip, int(step)) for clip, steps in zip(clips, rows, strict=True) for step in steps):
+        own = np.flatnonzero(data.episodes == data.episodes[step])  # beyond it, its first or last one again
+        places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
+        clip.append(rgb(data.next_observations[places]))
     frames = []
     for at in range(2 * AROUND + 1):
         lines = [np.concatenate([clip[at] for clip in line], 1) for line in clips]
         width = max(line.shape[1] for line in lines)
         frames.append(np.concatenate([np.pad(line, ((0, 0), (0, width - line.shape[1]), (0, 0))) for line in lines], 0))
     return film(frames, MILLISECONDS, PIXELS * len(rows))
-
-
-def _clip(step: int, data: Transitions) -> list[Array]:
-    """Return the observations around a step, ``[height, width, 3]`` each; the first or last one again beyond its episode."""
-    own = np.flatnonzero(data.episodes == data.episodes[step])
-    places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
-    return list(rgb(data.next_observations[places]))
 
 
 def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
