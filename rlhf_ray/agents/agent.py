@@ -36,18 +36,12 @@ Edit = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class AgentStep:
-    """What an agent computes in one step, for ``n`` environments.
+    """What an agent computes in one step, for ``n`` environments."""
 
-    Attributes:
-        logits: inputs of the action distribution, ``[n, outputs]`` (see `rlhf_ray.policies.actions`).
-        value: ``[n]``.
-        memory: after the step, ``[n, memory_size]``.
-        activations: outputs of the layers asked for, by name, ``[n, …]``.
-    """
-
-    logits: Tensor
-    value: Tensor
-    memory: Tensor
+    logits: Tensor  # inputs of the action distribution, ``[n, outputs]`` (see `rlhf_ray.policies.actions`)
+    value: Tensor  # ``[n]``
+    memory: Tensor  # after the step, ``[n, memory_size]``
+    # outputs of the layers asked for, by name, ``[n, …]``
     activations: Mapping[str, Tensor] = field(default_factory=dict)
 
 

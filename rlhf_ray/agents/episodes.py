@@ -19,37 +19,26 @@ from rlhf_ray.policies.actions import to_policy_actions
 
 @dataclass(frozen=True)
 class Episodes:
-    """``n`` episodes of at most ``T`` steps, whole or from the middle. Rows after an episode's end are padding.
+    """``n`` episodes of at most ``T`` steps, whole or from the middle. Rows after an episode's end are padding."""
 
-    Attributes:
-        observations: ``[n, T + 1, …]``; that at ``lengths[i]`` is the final one.
-        actions: environment actions, ``[n, T, …]``.
-        logits: inputs of the action distribution, ``[n, T, outputs]`` float32.
-        values: ``[n, T]``.
-        memory: before each step, ``[n, T + 1, memory_size]`` float32; that at ``lengths[i]`` is the memory after the last step.
-        rewards: true rewards, ``[n, T]``.
-        lengths: steps of each episode, ``[n]``.
-        terminated, truncated: whether it ended so; neither if it was cut.
-        causes: why each ended; empty strings if unknown.
-        levels: the seed of each level, ``[n]``.
-        states: what the environment said about itself, ``[n, T + 1, …]`` by name.
-        activations: outputs of layers at each step, ``[n, T, …]`` by name.
-        env_states: the environment's states at each observation, ``env_states[i][t]``; empty if not kept.
-    """
-
-    observations: Array
-    actions: Array
-    logits: FloatArray
-    values: FloatArray
+    observations: Array  # ``[n, T + 1, …]``; that at ``lengths[i]`` is the final one
+    actions: Array  # environment actions, ``[n, T, …]``
+    logits: FloatArray  # inputs of the action distribution, ``[n, T, outputs]`` float32
+    values: FloatArray  # ``[n, T]``
+    # before each step, ``[n, T + 1, memory_size]`` float32; that at ``lengths[i]`` is the memory after the last step
     memory: FloatArray
-    rewards: FloatArray
-    lengths: IntArray
+    rewards: FloatArray  # true rewards, ``[n, T]``
+    lengths: IntArray  # steps of each episode, ``[n]``
+    # terminated, truncated: whether it ended so; neither if it was cut
     terminated: BoolArray
     truncated: BoolArray
-    causes: Sequence[str]
-    levels: IntArray
+    causes: Sequence[str]  # why each ended; empty strings if unknown
+    levels: IntArray  # the seed of each level, ``[n]``
+    # what the environment said about itself, ``[n, T + 1, …]`` by name
     states: Mapping[str, Array] = field(default_factory=dict)
+    # outputs of layers at each step, ``[n, T, …]`` by name
     activations: Mapping[str, Array] = field(default_factory=dict)
+    # the environment's states at each observation, ``env_states[i][t]``; empty if not kept
     env_states: Sequence[Sequence[bytes]] = ()
 
     def __len__(self) -> int:
