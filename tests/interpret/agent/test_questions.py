@@ -87,17 +87,6 @@ def test_the_advantage_of_the_recording_is_the_td_error():
     assert np.allclose(found, [rewards[0] - values[0, 2], rewards[1] + 0.9 * values[1, 3] - values[1, 2]], atol=1e-5)
 
 
-def test_gradients_by_the_memory_agree_with_differences():
-    question, moments, _ = asked(network_agent())
-    memory = question.inputs(moments)["memory"].requires_grad_()
-    (gradient,) = torch.autograd.grad(question.ask(moments, {"memory": memory}).sum(), memory)
-    for unit in range(memory.shape[1]):
-        step = 1e-3 * torch.nn.functional.one_hot(torch.tensor(unit), memory.shape[1])
-        up, down = (question.ask(moments, {"memory": moments.memory + sign * step}) for sign in (1, -1))
-        wrong = (up - down) / 2e-3 - gradient[:, unit]
-        assert (wrong.abs() <= 1e-2 * gradient.abs().amax(1)).all()
-
-
 def test_the_past_of_the_recording_matters_through_the_agents_memory_alone():
     question, moments, _ = asked(network_agent(), steps=2)
     found = through_time(question, moments, question.against(moments).scales, samples=2)
