@@ -47,14 +47,12 @@ class Episodes:
     @property
     def returns(self) -> FloatArray:
         """True return of each episode, ``[n]``."""
-        returns: FloatArray = (self.rewards * self.real).sum(1)
-        return returns
+        return np.asarray((self.rewards * self.real).sum(1))
 
     @property
     def real(self) -> BoolArray:
         """Which steps are no padding, ``[n, T]``."""
-        real: BoolArray = np.arange(self.actions.shape[1])[None] < self.lengths[:, None]
-        return real
+        return np.asarray(np.arange(self.actions.shape[1])[None] < self.lengths[:, None])
 
     @property
     def ends(self) -> list[str]:
@@ -132,8 +130,7 @@ class Stretches(Moments):
     def times(self) -> IntArray:
         """The step in its episode of each step, ``[n, most]``; padding repeats the last one."""
         within = np.minimum(np.arange(self.most)[None], self.lengths[:, None] - 1)
-        times: IntArray = self.steps[:, None] + within
-        return times
+        return np.asarray(self.steps[:, None] + within)
 
     def window(self, values: Array) -> Array:
         """Return what ``values`` ``[episodes, T, …]`` hold along the stretches, ``[n, most, …]``."""
@@ -184,8 +181,7 @@ class WorldMoments(Moments):
     @property
     def frames(self) -> Array:
         """The moments' own observations, ``[n, …]``."""
-        frames: Array = self.observations[:, -1].numpy()
-        return frames
+        return np.asarray(self.observations[:, -1].numpy())
 
     @property
     def ahead(self) -> int:
@@ -259,5 +255,4 @@ def action_inputs(actions: Array, space: gym.Space[Any]) -> Array:
     """Convert environment actions ``[n, T, …]`` to what a world model reads, ``[n, T, actions]``: one-hot, or policy actions."""
     if isinstance(space, gym.spaces.Discrete):
         return np.eye(int(space.n), dtype=np.float32)[np.asarray(actions, np.int64)]
-    flat: Array = to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space))
-    return flat
+    return np.asarray(to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space)))

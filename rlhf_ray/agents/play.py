@@ -111,8 +111,7 @@ class _Chooser:
     def _policy_actions(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
         size = logits.shape[1] if self.discrete else logits.shape[1] // 2
         if self.greedy and not self.epsilon:
-            best: Array = logits.argmax(1) if self.discrete else logits[:, :size]
-            return best
+            return np.asarray(logits.argmax(1) if self.discrete else logits[:, :size])
         drawn = np.stack([self._drawn(*place, size) for place in zip(numbers.tolist(), steps.tolist(), strict=True)])
         uniform, random, noise = drawn[:, 0], drawn[:, 1 : 1 + size], drawn[:, 1 + size :]
         if self.discrete:
@@ -123,15 +122,13 @@ class _Chooser:
             if not self.greedy:
                 chosen = chosen + np.exp(logits[:, size:]) * ndtri(np.clip(noise, 1e-12, 1 - 1e-12))
         rare = uniform < self.epsilon
-        mixed: Array = np.where(rare if self.discrete else rare[:, None], other, chosen)
-        return mixed
+        return np.asarray(np.where(rare if self.discrete else rare[:, None], other, chosen))
 
     def _drawn(self, number: int, step: int, size: int) -> FloatArray:
         key = (number, step // BLOCK)
         if key not in self._blocks:
             self._blocks[key] = np.random.default_rng([self.seed, *key]).random((BLOCK, 1 + 2 * size))
-        drawn: FloatArray = self._blocks[key][step % BLOCK]
-        return drawn
+        return np.asarray(self._blocks[key][step % BLOCK])
 
 
 class _Turn:
@@ -295,5 +292,4 @@ def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> Floa
         return episodes.memory[:, 1:]
     known = episodes if site in episodes.activations else replay(agent, episodes, [site])
     values = known.activations[site]
-    flat: FloatArray = values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32)
-    return flat
+    return np.asarray(values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32))

@@ -86,8 +86,7 @@ class AgentSubject:
         seeds = np.asarray(levels, np.int64).tolist()
         if new := sorted(set(seeds) - self._contents.keys()):
             self._contents.update(zip(new, self._look(new), strict=True))
-        groups: IntArray = np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel()
-        return groups
+        return np.asarray(np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel())
 
     def _look(self, levels: Sequence[int]) -> list[bytes]:
         """Digest what each level shows: the same for the same frames and rewards under the same actions."""

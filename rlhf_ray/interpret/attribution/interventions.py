@@ -32,8 +32,7 @@ def filled(fill: str, question: Question, moments: Any, name: str, mask: BoolArr
         return np.broadcast_to(question.usual(name), actual.shape)[None]
     if fill == "donor":
         values = question.arrays(question.background)[name]
-        drawn: Array = values[question.rng(f"donors of {name}").integers(len(values), size=(DRAWS, len(moments)))]
-        return drawn
+        return np.asarray(values[question.rng(f"donors of {name}").integers(len(values), size=(DRAWS, len(moments)))])
     images, side = actual.astype(np.float64), min(actual.shape[-3:-1])
     if fill == "blur":
         return blurred(images, max(1.0, side / 16))[None]

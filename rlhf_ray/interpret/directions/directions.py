@@ -154,5 +154,4 @@ def nonnegative_weights(rows: FloatArray, components: FloatArray) -> FloatArray:
     gram = components @ components.T + 1e-12 * max(float((components**2).sum()), 1e-12) * np.eye(len(components))
     upper = np.linalg.cholesky(gram).T
     targets = solve_triangular(upper, components @ rows.T, trans="T")
-    weights: FloatArray = np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components))
-    return weights
+    return np.asarray(np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components)))

@@ -143,5 +143,4 @@ def held_out(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tup
 
 def _known(labels: Array) -> FloatArray:
     numbers = np.asarray(labels, np.float64)
-    known: FloatArray = numbers[np.isfinite(numbers)]
-    return known
+    return np.asarray(numbers[np.isfinite(numbers)])

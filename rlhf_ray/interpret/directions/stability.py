@@ -31,8 +31,7 @@ class Stability:
     @property
     def stable(self) -> BoolArray:
         """Which components are stable, ``[k]``."""
-        stable: BoolArray = np.minimum(self.seeds, self.halves) >= STABLE
-        return stable
+        return np.asarray(np.minimum(self.seeds, self.halves) >= STABLE)
 
 
 def stability(
@@ -78,5 +77,4 @@ def match(first: FloatArray, second: FloatArray) -> FloatArray:
     lengths = [np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (first, second)]
     cosines = np.abs((first / lengths[0]) @ (second / lengths[1]).T)
     rows, columns = linear_sum_assignment(-cosines)
-    agreement: FloatArray = cosines[rows, columns]
-    return agreement
+    return np.asarray(cosines[rows, columns])

@@ -144,8 +144,7 @@ class PanelData:
     @property
     def real(self) -> BoolArray:
         """Which steps are no padding, ``[n, T]``."""
-        real: BoolArray = np.arange(self.loadings.shape[1])[None] < self.lengths[:, None]
-        return real
+        return np.asarray(np.arange(self.loadings.shape[1])[None] < self.lengths[:, None])
 
     @property
     def background(self) -> FloatArray:
@@ -153,8 +152,7 @@ class PanelData:
         if self.base is not None:
             return self.base
         own = self.loadings[self.real]
-        some: FloatArray = own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))]
-        return some
+        return np.asarray(own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))])
 
     @property
     def outcome_names(self) -> list[str]:

@@ -99,8 +99,7 @@ def _colours() -> str:
 def _real(data: PanelData, values: Array) -> FloatArray:
     """``values`` ``[n, T, …]`` with NaN for padding."""
     shaped = data.real.reshape(*data.real.shape, *(1,) * (values.ndim - 2))
-    real: FloatArray = np.where(shaped, np.asarray(values, np.float64), np.nan)
-    return real
+    return np.asarray(np.where(shaped, np.asarray(values, np.float64), np.nan))
 
 
 def _core(data: PanelData) -> dict[str, Any]:

@@ -201,8 +201,7 @@ def shares(labels: IntArray, concept: Array) -> FloatArray:
     known = np.isfinite(concept) & (labels >= 0)
     sums = np.bincount(labels[known], concept[known], minlength=int(labels.max(initial=-1)) + 1)
     counts = np.bincount(labels[known], minlength=len(sums))
-    found: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return found
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=nothing_inside)

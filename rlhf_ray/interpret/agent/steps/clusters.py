@@ -152,8 +152,7 @@ def principal(values: FloatArray, share: float = 0.95) -> FloatArray:
     spread, axes = spectrum(rows)
     if not len(spread):
         return np.zeros((len(rows), 0))
-    found: FloatArray = (rows - rows.mean(0)) @ axes[: enough_of(spread, share)].T
-    return found
+    return np.asarray((rows - rows.mean(0)) @ axes[: enough_of(spread, share)].T)
 
 
 def _labels(points: FloatArray, kind: Kind, count: int, seed: int) -> IntArray:

@@ -290,8 +290,7 @@ def frames(episodes: Episodes, like: Samples) -> FloatArray | None:
         height, width = (side // by for side in seen.shape[1:3])
         cut = seen[:, : height * by, : width * by].astype(np.float32)
         seen = cut.reshape(len(seen), height, by, width, by, -1).mean((2, 4))
-    flat: FloatArray = seen.reshape(len(seen), -1).astype(np.float64)
-    return flat
+    return np.asarray(seen.reshape(len(seen), -1).astype(np.float64))
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording", "effects"), why_not=nothing_inside)

@@ -247,8 +247,7 @@ def differences(plain: Episodes, changed: Episodes) -> FloatArray:
     both = np.arange(steps)[None] < np.minimum(plain.lengths, changed.lengths)[:, None]
     unlike = ~np.isclose(plain.actions[:, :steps], changed.actions[:, :steps]).reshape(*both.shape, -1).all(-1)
     share: FloatArray = (unlike & both).sum(1) / np.maximum(both.sum(1), 1)
-    apart: FloatArray = share + other_ends(plain, changed)
-    return apart
+    return np.asarray(share + other_ends(plain, changed))
 
 
 def other_ends(plain: Episodes, changed: Episodes) -> BoolArray:

@@ -234,8 +234,7 @@ def _mean_of(episodes: Episodes) -> tuple[FloatArray, FloatArray]:
 
 
 def _alike(one: Array, other: Array, within: float) -> BoolArray:
-    alike: BoolArray = np.abs(one - other).max(-1) <= within
-    return alike
+    return np.asarray(np.abs(one - other).max(-1) <= within)
 
 
 def _majority(preferred: FloatArray, space: gym.Space[Any]) -> float:
