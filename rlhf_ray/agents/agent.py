@@ -253,17 +253,12 @@ def edits_at(hooks: Sequence[Hook], step: int | IntArray, rows: IntArray | None 
     return edits
 
 
-def edits_for(
-    hooks: Sequence[Hook], start: int | IntArray = 0, rows: IntArray | None = None
-) -> Callable[[int], Mapping[str, Edit]] | None:
+def edits_for(hooks: Sequence[Hook], start: int | IntArray = 0) -> Callable[[int], Mapping[str, Edit]] | None:
     """Return the hooks as a function of a simulation's step, as world models take them; None without hooks.
 
-    ``start``: steps since the start of the episode at the simulation's first step, of all rows or of each; ``rows``: their
-    episodes, None for 0 to n-1.
+    ``start``: steps since the start of the episode at the simulation's first step, of all rows or of each.
     """
-    if not hooks:
-        return None
-    return lambda step: edits_at(hooks, np.asarray(start, np.int64) + step, rows)
+    return (lambda step: edits_at(hooks, np.asarray(start, np.int64) + step)) if hooks else None
 
 
 def _after(first: Edit, second: Edit) -> Edit:

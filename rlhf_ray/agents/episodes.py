@@ -179,11 +179,6 @@ class WorldMoments(Moments):
     ended: Tensor  # whether the episode terminated with them, ``[n, ahead]`` float32
 
     @property
-    def frames(self) -> Array:
-        """The moments' own observations, ``[n, …]``."""
-        return np.asarray(self.observations[:, -1].numpy())
-
-    @property
     def ahead(self) -> int:
         """How many steps of the recording follow."""
         return self.given.shape[1]

@@ -79,9 +79,7 @@ def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], 
     return Screen(kind, heading, under, ran[0].checks if ran else (), effects[:2], (), found[:2])
 
 
-def write_page(
-    folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen, name: str = "report"
-) -> Path:
+def write_page(folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen) -> Path:
     """Write the page with its sections and facts ``about`` the study, and its twin, to ``folder``; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     twin = {
@@ -91,8 +89,8 @@ def write_page(
         "answer": screen.answer if screen.checks else None,
         "sections": [kept.to_json(section) for section in sections],
     }
-    write_text(folder / f"{name}.json", json.dumps(plain(twin), indent=1) + "\n")
-    page = folder / f"{name}.html"
+    write_text(folder / "report.json", json.dumps(plain(twin), indent=1) + "\n")
+    page = folder / "report.html"
     write_text(page, render(about, sections, screen))
     return page
 

@@ -225,13 +225,13 @@ def read(values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray,
     return scores
 
 
-def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray, seed: int = 0) -> list[Directions]:
+def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray) -> list[Directions]:
     """Return a direction for each concept that other levels' hidden state tells; without it, no linear reader tells the concept.
 
     ``values`` is the hidden state at all steps of the episodes, ``[n, size]``, and ``some`` the rows to fit to.
     """
     rows, _ = np.nonzero(episodes.real)
-    inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([seed, 0xC1]))
+    inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([0, 0xC1]))
     found = []
     steps = episodes.actions.shape[1]
     elapsed = {ELAPSED: np.tile(np.arange(float(steps)), (len(episodes), 1))}
@@ -241,7 +241,7 @@ def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray, s
             continue
         scores = read(inside, labels, parts)
         if scores and np.mean(scores) >= READABLE["AUC" if labelled.yes_no(labels) else "R²"]:
-            basis = directions.fit("probe", inside[np.isfinite(labels)], 1, seed, {name: labels[np.isfinite(labels)]})
+            basis = directions.fit("probe", inside[np.isfinite(labels)], 1, 0, {name: labels[np.isfinite(labels)]})
             found += [basis] if len(basis) else []
     return found
 
