@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
@@ -81,4 +82,5 @@ def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None
     """
     check_function(subject.reward, subject.data)
     study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
-    return write_report(study, run_study(study, steps))
+    with Lock(out):
+        return write_report(study, run_study(study, steps))
