@@ -74,12 +74,6 @@ class Directions:
         """Return the values ``[n, size]`` that scores ``[n, k]`` stand for."""
         return np.asarray(self.center + np.asarray(scores, np.float64) @ self.patterns)
 
-    def remove(self, values: Array, components: Sequence[int]) -> FloatArray:
-        """Return ``values`` ``[n, size]`` with the mean scores of some components; the other scores of linear kinds stay."""
-        chosen = list(components)
-        excess = self.encode(values)[:, chosen] - self.means[chosen]
-        return np.asarray(np.asarray(values, np.float64) - excess @ self.patterns[chosen])
-
     def gradient(self, gradients: Array) -> FloatArray:
         """Convert gradients ``[n, size]`` by the values to gradients ``[n, k]`` by the scores."""
         return np.asarray(np.asarray(gradients, np.float64) @ self.patterns.T)
