@@ -112,7 +112,7 @@ def _jacobians_over(
         def through(rows: IntArray, steps: IntArray, through_actions: bool) -> FloatArray:
             moments = moments_of(agent, episodes, rows, steps + 1, context=world.context)
             given = moments.observations, moments.actions, moments.memory
-            return world_jacobians(world, agent, basis, *given, lag, through_actions)
+            return world_jacobians(world, agent, basis, given, lag, through_actions)
 
         jacobians["world"] = partial(through, through_actions=True)
         if lag > 1:
@@ -203,22 +203,15 @@ def step_jacobians(agent: Agent, basis: Directions, observations: Array, memory:
 
 
 def world_jacobians(
-    world: World,
-    agent: Agent,
-    basis: Directions,
-    observations: Tensor,
-    actions: Tensor,
-    memory: Tensor,
-    steps: int,
-    through_actions: bool = True,
+    world: World, agent: Agent, basis: Directions, context: Sequence[Tensor], steps: int, through_actions: bool = True
 ) -> FloatArray:
     """Return how scores depend on those ``steps`` steps before, through the agent's memory and the world model: ``[n, k, k]``.
 
     From two steps on, an action that the memory changes changes what the agent sees; ``through_actions=False`` leaves that out.
-    The context ``observations``, ``actions`` and ``memory``: see `simulate`.
+    The context is ``observations``, ``actions`` and ``memory``: see `simulate`.
     """
-    start = memory.clone().requires_grad_()
-    run = simulate(world, agent, observations, actions, start, steps, through_actions=through_actions)
+    start = context[2].clone().requires_grad_()
+    run = simulate(world, agent, *context[:2], start, steps, through_actions=through_actions)
     return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target)["memory"][:, 0])
 
 
