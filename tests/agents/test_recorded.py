@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -115,27 +114,6 @@ def test_another_agents_recording_is_refused(recorded: Path, pole: GymBatch, tmp
     ):
         with pytest.raises(SettingError):
             broken()
-
-
-def test_an_interrupted_recording_continues_to_the_same_bytes(recorded: Path, pole: GymBatch, tmp_path: Path) -> None:
-    class StoppedError(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        if done in (7, 23):
-            raise StoppedError
-
-    def again(watch: Any) -> Recording:
-        return record_inside(agent_of(pole), pole, range(40), tmp_path / "b", watch=watch, **ACTING)  # type: ignore[arg-type]
-
-    with pytest.raises(StoppedError):
-        again(stop)
-    lost = 7 - len(Recording(tmp_path / "b").lengths)
-    assert lost <= 4 + 100 // 9  # a chunk
-    assert again(lambda done, total: None).complete
-    assert {each.name: each.read_bytes() for each in (tmp_path / "b").iterdir()} == {
-        each.name: each.read_bytes() for each in recorded.iterdir()
-    }
 
 
 def test_windows_are_parts_of_episodes(recorded: Path) -> None:
