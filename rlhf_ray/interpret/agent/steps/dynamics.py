@@ -210,8 +210,9 @@ def world_jacobians(
     From two steps on, an action that the memory changes changes what the agent sees; ``through_actions=False`` leaves that out.
     The context is ``observations``, ``actions`` and ``memory``: see `simulate`.
     """
-    start = context[2].clone().requires_grad_()
-    run = simulate(world, agent, *context[:2], start, steps, through_actions=through_actions)
+    observations, actions, memory = context
+    start = memory.clone().requires_grad_()
+    run = simulate(world, agent, observations, actions, start, steps, through_actions=through_actions)
     return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target)["memory"][:, 0])
 
 
