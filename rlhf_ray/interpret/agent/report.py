@@ -36,8 +36,8 @@ def report_agent(subject: AgentSubject, out: Path, steps: Sequence[str] | None =
     ``steps`` are those to run, by name or ``module:Name`` of your own; None: all.
     """
     agent = subject.agent
-    about = {"agent": agent.name, "digest": agent.digest, "environment": subject.environment}
     with Lock(out):
+        about = {"agent": agent.name, "digest": agent.digest, "environment": subject.environment}
         study = agent_study(subject, out, [name for name in steps or () if ":" in name])
         sections = run_study(study, steps)
         return write_agent_report(sections, out, about | {"seed": subject.seed, "effort": subject.effort})[0]

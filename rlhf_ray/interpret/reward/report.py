@@ -80,7 +80,7 @@ def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None
     Raises:
         SettingError: the reward is not a function of a step.
     """
-    check_function(subject.reward, subject.data)
-    study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
     with Lock(out):
+        check_function(subject.reward, subject.data)
+        study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
         return write_report(study, run_study(study, steps))

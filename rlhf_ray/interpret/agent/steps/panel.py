@@ -71,7 +71,7 @@ def run(context: AgentContext) -> Section:
     site = site_of(subject.agent)
     basis = _basis(context, episodes, site)
     known = context.figures("attribution", OfAttribution)
-    made = Pairs(subject.agent, subject.make_batch, episodes, pieces, basis, site)
+    made = PairMaker(subject.agent, subject.make_batch, episodes, pieces, basis, site)
     pairs, components = made.of_interventions(PAIRS, context.say)
     context.say("editing levels")
     pairs += made.of_edits(rng)
@@ -124,7 +124,7 @@ def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[In
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairMaker:
     """Makes pairs of rollouts that start at recorded steps; ``pieces`` are the panel's samples, ``basis`` is that of the site."""
 
     agent: Agent
