@@ -24,10 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.planted_causes import Case, agents, environments, judge, vectors
 from benchmarks.record import about, record
-from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
+from rlhf_ray.interpret.agent.report import report_agent
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.reward.report import report_reward
-from rlhf_ray.study.run import run_study
 
 REWARDS = (*vectors.CASES, *environments.CASES)
 CASES = {case.name: case for case in (*REWARDS, *agents.CASES)}
@@ -76,10 +75,7 @@ def study(case: Case, folder: Path) -> Path:
     """Run the steps of a case's study; return its twin in JSON."""
     subject = case.subject()
     if isinstance(subject, AgentSubject):
-        facts: dict[str, Any] = {"agent": subject.agent.name, "digest": subject.agent.digest}
-        facts |= {"environment": subject.environment, "seed": subject.seed, "effort": subject.effort}
-        page, _ = write_agent_report(run_study(agent_study(subject, folder), STEPS), folder, facts)
-        return page.with_suffix(".json")
+        return report_agent(subject, folder, STEPS).with_suffix(".json")
     return report_reward(subject, folder, STEPS).page.with_suffix(".json")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pkgutil
 import re
 import sys
@@ -83,6 +84,27 @@ def _whole_sentence(app: Sphinx, what: str, name: str, found: Any, options: Any,
         lines[:0] = ["..", ""]
 
 
+def _fields(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Add the fields of a dataclass that comments beside or above them describe."""
+    if what == "class" and dataclasses.is_dataclass(found) and (described := fields_of(inspect.getsource(found))):
+        lines += ["", "Attributes:", *described, ""]
+
+
+def fields_of(source: str) -> list[str]:
+    """Return what the comments of a dataclass say of its fields, as Google's docstrings do; one above several names them."""
+    described, above = [], list[str]()
+    for line in source.splitlines():
+        if comment := re.fullmatch(r"    # (.*)", line):
+            above.append(comment[1])
+            continue
+        if field := re.match(r"    (\w+): [^#]*(?:  # (.*))?$", line):
+            text = field[2] or " ".join(above)
+            named = re.match(rf"{field[1]}(, \w+)+: ", text)
+            described += [f"    {text}" if named else f"    {field[1]}: {text}"] if text else []
+        above = []
+    return described
+
+
 def _exists(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
     """Show names that are not on the site as they are; only a name of the package's that does not exist is an error."""
     name = node.get("reftarget", "")
@@ -107,4 +129,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", _name_source)
     app.connect("autodoc-process-signature", _no_long_signature)
     app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", _fields, priority=100)
     app.connect("missing-reference", _exists)

@@ -286,8 +286,6 @@ def explain(
     Raises:
         SettingError: the steps or the environment are missing, or what is examined does not work on them.
     """
-    from rlhf_ray.interpret import explanation
-
     if isinstance(on, Transitions):
         steps = on
     else:
@@ -296,10 +294,17 @@ def explain(
     if isinstance(what, RewardFunction):
         if steps is None:
             raise SettingError("steps is None; give the steps to examine the reward on.")
-        return explanation.of_reward(what, steps, Path(out or "reward_report"), name, only, effort, seed)
+        from rlhf_ray.interpret.reward.report import report_reward
+        from rlhf_ray.interpret.reward.subject import Subject
+
+        subject = Subject(what, steps, environment=name, effort=effort, seed=seed)
+        return report_reward(subject, Path(out or "reward_report"), only).page
     if name is None:
         raise SettingError("env is None; name the environment of the agent.")
-    return explanation.of_agent(what, name, Path(out or "agent_report"), only, effort, seed)
+    from rlhf_ray.interpret.agent.report import report_agent
+    from rlhf_ray.interpret.agent.subject import AgentSubject
+
+    return report_agent(AgentSubject(what, name, seed, effort), Path(out or "agent_report"), only)
 
 
 def names() -> dict[str, list[str]]:

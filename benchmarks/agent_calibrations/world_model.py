@@ -141,19 +141,19 @@ def _simulations(world: RecurrentWorld, agent: Agent, episodes: Episodes, seed: 
     context = torch.as_tensor(windows.observations), actions, memory
 
     whole, cut = (simulate(world, agent, *context, 4, through_actions=on) for on in (True, False))
-    now = (whole.gradients(whole.values[:, 0]).memory - cut.gradients(cut.values[:, 0]).memory).abs().max()
+    now = (whole.gradients(whole.values[:, 0])["memory"] - cut.gradients(cut.values[:, 0])["memory"]).abs().max()
     later, cut_later = (of.gradients(of.values[:, 4]) for of in (whole, cut))
     told = {
         "difference at k=0": float(now),
-        "sign flips at k=4": float((later.memory[:, 0].sign() != cut_later.memory[:, 0].sign()).float().mean()),
-        "into the world": float(later.states[:, 0].norm(dim=-1).mean()),
-        "into the world, cut": float(cut_later.states[:, 0].norm(dim=-1).mean()),
+        "sign flips at k=4": float((later["memory"][:, 0].sign() != cut_later["memory"][:, 0].sign()).float().mean()),
+        "into the world": float(later["states"][:, 0].norm(dim=-1).mean()),
+        "into the world, cut": float(cut_later["states"][:, 0].norm(dim=-1).mean()),
     }
     same = bool(torch.equal(whole.values, cut.values)) and float(now) <= 1e-6
     found = [Row("AT15", f"cut action to world, seed {seed}", told, "k=0 gradient identical to 1e-6", same)]
 
     at_once = simulate(world, agent, *context, 0)
-    gradient = at_once.gradients(at_once.values[:, 0]).memory[:, 0]
+    gradient = at_once.gradients(at_once.values[:, 0])["memory"][:, 0]
     worst = 0.0
     for unit in range(agent.memory_size):
         by = torch.zeros(agent.memory_size)

@@ -36,18 +36,12 @@ Edit = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class AgentStep:
-    """What an agent computes in one step, for ``n`` environments.
+    """What an agent computes in one step, for ``n`` environments."""
 
-    Attributes:
-        logits: inputs of the action distribution, ``[n, outputs]`` (see `rlhf_ray.policies.actions`).
-        value: ``[n]``.
-        memory: after the step, ``[n, memory_size]``.
-        activations: outputs of the layers asked for, by name, ``[n, …]``.
-    """
-
-    logits: Tensor
-    value: Tensor
-    memory: Tensor
+    logits: Tensor  # inputs of the action distribution, ``[n, outputs]`` (see `rlhf_ray.policies.actions`)
+    value: Tensor  # ``[n]``
+    memory: Tensor  # after the step, ``[n, memory_size]``
+    # outputs of the layers asked for, by name, ``[n, …]``
     activations: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -71,7 +65,7 @@ class Agent(Protocol):
 
     def initial_memory(self, n: int) -> Tensor:
         """Return the memory ``[n, memory_size]`` at the start of an episode."""
-        ...
+        return torch.zeros(n, self.memory_size)
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
@@ -88,7 +82,7 @@ class Agent(Protocol):
 
     def fresh(self, seed: int) -> Agent | None:
         """Return the same agent with new random weights; None if it can't be made."""
-        ...
+        return None
 
 
 class NetworkAgent:
@@ -119,13 +113,11 @@ class NetworkAgent:
         self.digest = digest_of(network.state_dict(), self._about())
 
     def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
         return self.network.initial_memory(n)
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         kept: dict[str, Tensor] = {}
 
         def hook(name: str) -> Callable[..., Tensor]:
@@ -149,7 +141,6 @@ class NetworkAgent:
         return AgentStep(logits, value, after, {name: kept[name] for name in keep})
 
     def fresh(self, seed: int) -> NetworkAgent:
-        """See `Agent.fresh`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = ActorCriticNetwork(self.observation_space, self.action_space, self.network.shape)
@@ -262,19 +253,12 @@ def edits_at(hooks: Sequence[Hook], step: int | IntArray, rows: IntArray | None 
     return edits
 
 
-def edits_for(
-    hooks: Sequence[Hook], start: int | IntArray = 0, rows: IntArray | None = None
-) -> Callable[[int], Mapping[str, Edit]] | None:
+def edits_for(hooks: Sequence[Hook], start: int | IntArray = 0) -> Callable[[int], Mapping[str, Edit]] | None:
     """Return the hooks as a function of a simulation's step, as world models take them; None without hooks.
 
-    Args:
-        hooks: what `play` takes.
-        start: steps since the start of the episode at the simulation's first step, of all rows or of each.
-        rows: the episodes that the rows are; None: 0 to n-1.
+    ``start``: steps since the start of the episode at the simulation's first step, of all rows or of each.
     """
-    if not hooks:
-        return None
-    return lambda step: edits_at(hooks, np.asarray(start, np.int64) + step, rows)
+    return (lambda step: edits_at(hooks, np.asarray(start, np.int64) + step)) if hooks else None
 
 
 def _after(first: Edit, second: Edit) -> Edit:

@@ -19,37 +19,26 @@ from rlhf_ray.policies.actions import to_policy_actions
 
 @dataclass(frozen=True)
 class Episodes:
-    """``n`` episodes of at most ``T`` steps, whole or from the middle. Rows after an episode's end are padding.
+    """``n`` episodes of at most ``T`` steps, whole or from the middle. Rows after an episode's end are padding."""
 
-    Attributes:
-        observations: ``[n, T + 1, …]``; that at ``lengths[i]`` is the final one.
-        actions: environment actions, ``[n, T, …]``.
-        logits: inputs of the action distribution, ``[n, T, outputs]`` float32.
-        values: ``[n, T]``.
-        memory: before each step, ``[n, T + 1, memory_size]`` float32; that at ``lengths[i]`` is the memory after the last step.
-        rewards: true rewards, ``[n, T]``.
-        lengths: steps of each episode, ``[n]``.
-        terminated, truncated: whether it ended so; neither if it was cut.
-        causes: why each ended; empty strings if unknown.
-        levels: the seed of each level, ``[n]``.
-        states: what the environment said about itself, ``[n, T + 1, …]`` by name.
-        activations: outputs of layers at each step, ``[n, T, …]`` by name.
-        env_states: the environment's states at each observation, ``env_states[i][t]``; empty if not kept.
-    """
-
-    observations: Array
-    actions: Array
-    logits: FloatArray
-    values: FloatArray
+    observations: Array  # ``[n, T + 1, …]``; that at ``lengths[i]`` is the final one
+    actions: Array  # environment actions, ``[n, T, …]``
+    logits: FloatArray  # inputs of the action distribution, ``[n, T, outputs]`` float32
+    values: FloatArray  # ``[n, T]``
+    # before each step, ``[n, T + 1, memory_size]`` float32; that at ``lengths[i]`` is the memory after the last step
     memory: FloatArray
-    rewards: FloatArray
-    lengths: IntArray
+    rewards: FloatArray  # true rewards, ``[n, T]``
+    lengths: IntArray  # steps of each episode, ``[n]``
+    # terminated, truncated: whether it ended so; neither if it was cut
     terminated: BoolArray
     truncated: BoolArray
-    causes: Sequence[str]
-    levels: IntArray
+    causes: Sequence[str]  # why each ended; empty strings if unknown
+    levels: IntArray  # the seed of each level, ``[n]``
+    # what the environment said about itself, ``[n, T + 1, …]`` by name
     states: Mapping[str, Array] = field(default_factory=dict)
+    # outputs of layers at each step, ``[n, T, …]`` by name
     activations: Mapping[str, Array] = field(default_factory=dict)
+    # the environment's states at each observation, ``env_states[i][t]``; empty if not kept
     env_states: Sequence[Sequence[bytes]] = ()
 
     def __len__(self) -> int:
@@ -58,14 +47,12 @@ class Episodes:
     @property
     def returns(self) -> FloatArray:
         """True return of each episode, ``[n]``."""
-        returns: FloatArray = (self.rewards * self.real).sum(1)
-        return returns
+        return np.asarray((self.rewards * self.real).sum(1))
 
     @property
     def real(self) -> BoolArray:
         """Which steps are no padding, ``[n, T]``."""
-        real: BoolArray = np.arange(self.actions.shape[1])[None] < self.lengths[:, None]
-        return real
+        return np.asarray(np.arange(self.actions.shape[1])[None] < self.lengths[:, None])
 
     @property
     def ends(self) -> list[str]:
@@ -103,15 +90,10 @@ def _padded(values: Array, steps: int, part: Episodes) -> Array:
 
 @dataclass(frozen=True)
 class Moments:
-    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``.
+    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``."""
 
-    Attributes:
-        rows: the row in `Episodes` of each, ``[n]``.
-        steps: steps since the start of the episode, ``[n]``.
-    """
-
-    rows: IntArray
-    steps: IntArray
+    rows: IntArray  # the row in `Episodes` of each, ``[n]``
+    steps: IntArray  # steps since the start of the episode, ``[n]``
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -139,22 +121,16 @@ def _pick(value: Any, numbers: IntArray) -> Any:
 
 @dataclass(frozen=True)
 class Stretches(Moments):
-    """Stretches of episodes: moments and the steps that follow.
+    """Stretches of episodes: moments and the steps that follow."""
 
-    Attributes:
-        lengths: steps of each, ``[n]``.
-        most: steps of the longest possible; windows are padded to it.
-    """
-
-    lengths: IntArray
-    most: int
+    lengths: IntArray  # steps of each, ``[n]``
+    most: int  # steps of the longest possible; windows are padded to it
 
     @property
     def times(self) -> IntArray:
         """The step in its episode of each step, ``[n, most]``; padding repeats the last one."""
         within = np.minimum(np.arange(self.most)[None], self.lengths[:, None] - 1)
-        times: IntArray = self.steps[:, None] + within
-        return times
+        return np.asarray(self.steps[:, None] + within)
 
     def window(self, values: Array) -> Array:
         """Return what ``values`` ``[episodes, T, …]`` hold along the stretches, ``[n, most, …]``."""
@@ -167,12 +143,7 @@ class Stretches(Moments):
 
 
 class WindowNumbers:
-    """Numbers all windows of ``length`` consecutive observations; an episode with fewer has one. Windows never cross episodes.
-
-    Args:
-        lengths: steps of each episode.
-        length: observations of a window.
-    """
+    """Numbers all windows of ``length`` observations of episodes of ``lengths`` steps; shorter ones have one. None crosses two."""
 
     def __init__(self, lengths: IntArray, length: int):
         self.length = length
@@ -196,31 +167,16 @@ class WindowNumbers:
 
 @dataclass(frozen=True)
 class WorldMoments(Moments):
-    """Moments with what came before and after. The first three fields are what a world model begins with.
+    """Moments with what came before and after. The first three fields are what a world model begins with."""
 
-    Attributes:
-        observations: the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment.
-        actions: between them, ``[n, context - 1, actions]``, one-hot or policy actions.
-        memory: the agent's before the moment's observation, ``[n, memory_size]``.
-        following: observations after it, ``[n, ahead, …]``.
-        given: actions that led to them, ``[n, ahead, actions]``.
-        rewards: of these actions, ``[n, ahead]``.
-        ended: whether the episode terminated with them, ``[n, ahead]`` float32.
-    """
-
+    # the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment
     observations: Tensor
-    actions: Tensor
-    memory: Tensor
-    following: Tensor
-    given: Tensor
-    rewards: Tensor
-    ended: Tensor
-
-    @property
-    def frames(self) -> Array:
-        """The moments' own observations, ``[n, …]``."""
-        frames: Array = self.observations[:, -1].numpy()
-        return frames
+    actions: Tensor  # between them, ``[n, context - 1, actions]``, one-hot or policy actions
+    memory: Tensor  # the agent's before the moment's observation, ``[n, memory_size]``
+    following: Tensor  # observations after it, ``[n, ahead, …]``
+    given: Tensor  # actions that led to them, ``[n, ahead, actions]``
+    rewards: Tensor  # of these actions, ``[n, ahead]``
+    ended: Tensor  # whether the episode terminated with them, ``[n, ahead]`` float32
 
     @property
     def ahead(self) -> int:
@@ -231,15 +187,10 @@ class WorldMoments(Moments):
 def moments_of(
     agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
 ) -> WorldMoments:
-    """Cut moments out of episodes.
+    """Cut moments out of episodes with observations: at the steps ``times`` of the episodes ``rows``, ``[n]`` each.
 
-    Args:
-        agent: the agent.
-        episodes: with observations.
-        rows: episode of each moment, ``[n]``.
-        times: its step, ``[n]``.
-        context: observations up to the moment; before an episode's start, its first observation is repeated with action 0.
-        ahead: steps after the moment; beyond an episode's end, its last observation is repeated.
+    ``context`` observations lead up to the moment; before an episode's start, its first one is repeated with action 0. ``ahead``
+    steps follow; beyond an episode's end, its last observation is repeated.
     """
     rows, times = np.asarray(rows, np.int64), np.asarray(times, np.int64)
     lengths = episodes.lengths[rows]
@@ -299,5 +250,4 @@ def action_inputs(actions: Array, space: gym.Space[Any]) -> Array:
     """Convert environment actions ``[n, T, …]`` to what a world model reads, ``[n, T, actions]``: one-hot, or policy actions."""
     if isinstance(space, gym.spaces.Discrete):
         return np.eye(int(space.n), dtype=np.float32)[np.asarray(actions, np.int64)]
-    flat: Array = to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space))
-    return flat
+    return np.asarray(to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space)))

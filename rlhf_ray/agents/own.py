@@ -24,7 +24,7 @@ Decide = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Observations and new memory to the inputs of the action distribution ``[n, outputs]`` and values ``[n]``."""
 
 
-class FunctionAgent:
+class FunctionAgent(Agent):
     """An `Agent` of two functions, for example one whose behaviour has a cause that you know.
 
     Args:
@@ -52,14 +52,9 @@ class FunctionAgent:
         self.layers: Sequence[str] = ()
         self.digest = identify(name, decide, remember, memory_size, observation_space, action_space)[:16]
 
-    def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
-        return torch.zeros(n, self.memory_size)
-
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         if unknown := sorted({*edits, *keep} - {MEMORY}):
             raise SettingError(f"The agent {self.name!r} is made of functions and has no layer {unknown[0]!r}.")
         seen = observations.float()
@@ -72,17 +67,9 @@ class FunctionAgent:
         nothing = _nothing(seen, after)
         return AgentStep(logits + nothing[:, None], value + nothing, after)
 
-    def fresh(self, seed: int) -> None:
-        """Return None: functions have no weights to draw."""
-
 
 class CarefulAgent:
-    """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies.
-
-    Args:
-        agent: the agent.
-        observation_space, action_space: the environment's.
-    """
+    """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies."""
 
     def __init__(self, agent: Agent, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
         self.agent = agent
@@ -91,18 +78,15 @@ class CarefulAgent:
         self.observation_space, self.action_space = observation_space, action_space
 
     def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
         return self.agent.initial_memory(n).clone()
 
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         with unmoved(*(value for value in vars(self.agent).values() if isinstance(value, nn.Module))):
             return self.agent.step(observations.clone(), memory.clone(), edits=edits, keep=keep)
 
     def fresh(self, seed: int) -> Agent | None:
-        """See `Agent.fresh`."""
         return self.agent.fresh(seed)
 
 
@@ -115,12 +99,7 @@ OWN: Registry[Any] = Registry("agent", Agent, {})
 
 
 def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Agent:
-    """Import ``module:Name``: an `Agent`, or a class or function that makes one.
-
-    Args:
-        name: ``module:Name``, which the user typed.
-        observation_space: the environment's, offered to a class or function by this name.
-        action_space: the environment's, offered by this name.
+    """Import ``module:Name``, which the user typed: an `Agent`, or what makes one, and is offered the environment's spaces.
 
     Raises:
         SettingError: it can't be made, or does not act in this environment. One line.

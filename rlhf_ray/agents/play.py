@@ -111,8 +111,7 @@ class _Chooser:
     def _policy_actions(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
         size = logits.shape[1] if self.discrete else logits.shape[1] // 2
         if self.greedy and not self.epsilon:
-            best: Array = logits.argmax(1) if self.discrete else logits[:, :size]
-            return best
+            return np.asarray(logits.argmax(1) if self.discrete else logits[:, :size])
         drawn = np.stack([self._drawn(*place, size) for place in zip(numbers.tolist(), steps.tolist(), strict=True)])
         uniform, random, noise = drawn[:, 0], drawn[:, 1 : 1 + size], drawn[:, 1 + size :]
         if self.discrete:
@@ -123,15 +122,13 @@ class _Chooser:
             if not self.greedy:
                 chosen = chosen + np.exp(logits[:, size:]) * ndtri(np.clip(noise, 1e-12, 1 - 1e-12))
         rare = uniform < self.epsilon
-        mixed: Array = np.where(rare if self.discrete else rare[:, None], other, chosen)
-        return mixed
+        return np.asarray(np.where(rare if self.discrete else rare[:, None], other, chosen))
 
     def _drawn(self, number: int, step: int, size: int) -> FloatArray:
         key = (number, step // BLOCK)
         if key not in self._blocks:
             self._blocks[key] = np.random.default_rng([self.seed, *key]).random((BLOCK, 1 + 2 * size))
-        drawn: FloatArray = self._blocks[key][step % BLOCK]
-        return drawn
+        return np.asarray(self._blocks[key][step % BLOCK])
 
 
 class _Turn:
@@ -261,15 +258,10 @@ def site_of(agent: Agent) -> str:
 
 
 def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episodes:
-    """Run ``agent`` along the observations of ``episodes``.
-
-    Args:
-        agent: any agent with the same observations, for example another one or an untrained one.
-        episodes: whole episodes: the memory starts as in a new one.
-        keep: layers whose outputs to return.
+    """Run any agent with the same observations, for example an untrained one, along the observations of whole episodes.
 
     Returns:
-        The episodes with the agent's logits, values, memory and activations; all else, the actions too, stays as it was.
+        The episodes with the agent's logits, values, memory and activations (of ``keep``); all else, the actions too, stays.
     """
     n, steps = episodes.actions.shape[:2]
     before, done, inside = (_Padded(n) for _ in range(3))
@@ -292,15 +284,12 @@ def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episod
 def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> FloatArray:
     """Return what a site holds at each step, after the observation was seen: ``[n, T, size]`` float32.
 
-    Args:
-        agent: the agent. Layers that ``episodes`` does not hold are computed along its observations.
-        episodes: the episodes.
-        site: `rlhf_ray.agents.agent.MEMORY` or a layer; by default `site_of`. Positions of images are averaged.
+    The site is `rlhf_ray.agents.agent.MEMORY` or a layer; by default `site_of`. Layers that ``episodes`` does not hold are
+    computed along its observations; positions of images are averaged.
     """
     site = site_of(agent) if site is None else site
     if site == MEMORY:
         return episodes.memory[:, 1:]
     known = episodes if site in episodes.activations else replay(agent, episodes, [site])
     values = known.activations[site]
-    flat: FloatArray = values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32)
-    return flat
+    return np.asarray(values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32))

@@ -217,17 +217,11 @@ ACTING = ("greedy", "epsilon", "sampled")
 
 @dataclass(frozen=True)
 class Block:
-    """Episodes that are played together: their numbers in the recording depend on nothing else.
+    """Episodes that are played together: their numbers in the recording depend on nothing else."""
 
-    Attributes:
-        first: number of its first episode in the recording.
-        acting: one of `ACTING`.
-        levels: their levels.
-    """
-
-    first: int
-    acting: str
-    levels: tuple[int, ...]
+    first: int  # number of its first episode in the recording
+    acting: str  # one of `ACTING`
+    levels: tuple[int, ...]  # their levels
 
 
 @dataclass(frozen=True)

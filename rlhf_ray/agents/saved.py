@@ -90,18 +90,15 @@ class AgentPolicy:
         self._memory: Tensor | None = None
 
     def begin(self, after: AgentPolicy | None = None) -> AgentPolicy:
-        """See `ActingPolicy.begin`."""
         begun = AgentPolicy(self.agent, self._source, squashed=self._squashed)
         begun._memory = None if after is None else after._memory
         return begun
 
     def see(self, observation: Array) -> None:
-        """See `ActingPolicy.see`."""
         if self.agent.memory_size:
             self._logits(np.asarray(observation)[None])
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
-        """See `ActingPolicy.act`."""
         logits, space = self._logits(np.asarray(observation)[None]), self.agent.action_space
         if choices_of(space):
             drawn = best(logits + torch.as_tensor(rng.gumbel(size=logits.shape)), space)
@@ -111,18 +108,15 @@ class AgentPolicy:
         return self._env_actions(drawn)[0]
 
     def best(self, observations: Array, first: Array | None = None) -> Array:
-        """See `ActingPolicy.best`."""
         return self._env_actions(best(self._logits(observations, first), self.agent.action_space))
 
     def drawn(self, seed: int) -> Callable[[Array, Array], Array]:
-        """See `ActingPolicy.drawn`."""
         generator = torch.Generator().manual_seed(seed)
         return lambda observations, first: self._env_actions(
             sample(self._logits(observations, first), self.agent.action_space, generator)
         )
 
     def maker(self) -> PolicySource:
-        """See `ActingPolicy.maker`."""
         return self._source or _Copied(self.agent)
 
     @torch.no_grad()
@@ -157,14 +151,8 @@ class _Copied:
         return AgentPolicy(self.agent)
 
 
-class SoftAgent:
-    """The actor of soft actor-critic, frozen, for `AgentPolicy`. It has no layers to look into, and its value is NaN.
-
-    Args:
-        network: its networks.
-        observation_space, action_space: the environment's.
-        digest: hash of its weights.
-    """
+class SoftAgent(Agent):
+    """The actor of soft actor-critic, frozen, for `AgentPolicy`. It has no layers to look into, and its value is NaN."""
 
     name, memory_size = "agent", 0
     layers: Sequence[str] = ()
@@ -179,31 +167,18 @@ class SoftAgent:
         self.network = network.eval().requires_grad_(False)
         self.observation_space, self.action_space, self.digest = observation_space, action_space, digest
 
-    def initial_memory(self, n: int) -> Tensor:
-        """See `Agent.initial_memory`."""
-        return torch.zeros(n, 0)
-
     def step(
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
-        """See `Agent.step`."""
         return AgentStep(self.network.distribution(observations), torch.full((len(observations),), torch.nan), memory)
-
-    def fresh(self, seed: int) -> None:
-        """See `Agent.fresh`."""
 
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """What a policy's folder holds.
+    """What a policy's folder holds."""
 
-    Attributes:
-        about: the content of ``policy.json``.
-        weights: by name.
-    """
-
-    about: Mapping[str, Any]
-    weights: Mapping[str, Array]
+    about: Mapping[str, Any]  # the content of ``policy.json``
+    weights: Mapping[str, Array]  # by name
 
     @staticmethod
     def load(folder: Path) -> SavedPolicy | None:

@@ -50,16 +50,9 @@ class TrueReturn:
 
 
 def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
-    """Measure the true return of a policy.
+    """Measure the true return of a policy (None: random actions) in an environment that `rlhf_ray.envs.make_env` makes.
 
-    Args:
-        environment: a name that `rlhf_ray.envs.make_env` accepts.
-        act: the policy; None for random actions.
-        episodes: number of episodes. Their initial states depend only on ``seed``, so all policies start from the same ones.
-        seed: seeds the episodes.
-
-    Returns:
-        Mean and standard deviation over episodes, and the spread of the actions.
+    The episodes' initial states depend only on ``seed``, so all policies start from the same ones.
     """
     from rlhf_ray import envs  # slow to import; the command line reads the rest of this file for its help
 
@@ -137,17 +130,10 @@ def play(
     see: Callable[[Array], None] = lambda actions: None,
     environment: str = "",
 ) -> tuple[FloatArray, IntArray, BoolArray | None]:
-    """Play a fixed number of episodes in each copy of a vectorised environment.
+    """Play ``quota`` ``[copies]`` episodes in the copies of a vectorised environment; ``act`` None: random actions.
 
-    The quota is fixed in advance: counting the first episodes to end would favour short ones.
-
-    Args:
-        env: the environment.
-        act: the policy; None for random actions.
-        quota: ``[copies]`` int: episodes to count in each copy.
-        seed: seeds initial states and random actions.
-        see: called with the actions of each step that counts.
-        environment: its name, for the log.
+    The quota is fixed in advance: counting the first episodes to end would favour short ones. ``seed`` seeds initial states and
+    random actions, and ``see`` is called with the actions of each step that counts.
 
     Returns:
         ``[sum(quota)]`` float, int and bool: the episodes' returns, lengths, and whether they succeeded; None if the environment

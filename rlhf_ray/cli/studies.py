@@ -49,22 +49,25 @@ def own_steps(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_shown(study: Study[Any], names: Sequence[str], *, processes: bool) -> tuple[Section, ...]:
-    """Run steps of a study (none named: all) behind a progress bar, in ``processes`` if its subject can be sent there."""
+    """Run a study behind a progress bar.
+
+    Args:
+        study: the study.
+        names: the steps to run; empty: all.
+        processes: whether its subject can be sent to other processes.
+    """
     import torch
 
-    from rlhf_ray.data.places import in_job
-    from rlhf_ray.runs.interpret import map_over_ray
     from rlhf_ray.runs.progress import Counting
     from rlhf_ray.study import run_study
 
     torch.set_num_threads(1)
     chosen = names or None
-    mapper = map_over_ray if in_job() else map
     try:
         with Counting("steps", len(study.steps(chosen))) as bar:
             shown = _Shown(bar)
             with _pool(shown.says) if processes else _here(shown.says) as submit:
-                return run_study(study, chosen, submit=submit, mapper=mapper, finished=shown.finished)
+                return run_study(study, chosen, submit=submit, finished=shown.finished)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; finished steps are kept, and the same command continues") from None
 

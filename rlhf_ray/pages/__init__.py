@@ -16,11 +16,7 @@ def render(
 ) -> str:
     """Render ``template``, which extends ``page.html`` of this package. A missing value is an error; values are escaped.
 
-    Args:
-        template: the template's file.
-        filters: filters for it.
-        beside: another folder with templates that it extends.
-        **values: its values.
+    ``beside`` is another folder with templates that it extends.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([template.parent, *([beside] if beside else []), Path(__file__).parent]),

@@ -34,25 +34,15 @@ TEMPLATE = Path(__file__).parent / "report.html"
 
 @dataclass(frozen=True)
 class Screen:
-    """What a page shows first.
+    """What a page shows first."""
 
-    Attributes:
-        kind: kind of the report, for example "run report".
-        heading: what it is about.
-        under: a line below the heading.
-        checks: figures with their bounds, which decide `answer`.
-        effects: tables of effects, whose first rows are drawn.
-        tables: further tables.
-        pictures: pictures.
-    """
-
-    kind: str
-    heading: str
-    under: str = ""
-    checks: Sequence[Check] = ()
-    effects: Sequence[Effects] = ()
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+    kind: str  # kind of the report, for example "run report"
+    heading: str  # what it is about
+    under: str = ""  # a line below the heading
+    checks: Sequence[Check] = ()  # figures with their bounds, which decide `answer`
+    effects: Sequence[Effects] = ()  # tables of effects, whose first rows are drawn
+    tables: Sequence[Table] = ()  # further tables
+    pictures: Sequence[Picture] = ()  # pictures
 
     @property
     def answer(self) -> str:
@@ -89,18 +79,8 @@ def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], 
     return Screen(kind, heading, under, ran[0].checks if ran else (), effects[:2], (), found[:2])
 
 
-def write_page(
-    folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen, name: str = "report"
-) -> Path:
-    """Write the page and its twin to ``folder``; return the page's path.
-
-    Args:
-        folder: the study's folder.
-        about: facts about the study.
-        sections: the sections, in the order of the page.
-        screen: what it shows first.
-        name: of both files, without ending.
-    """
+def write_page(folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen) -> Path:
+    """Write the page with its sections and facts ``about`` the study, and its twin, to ``folder``; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     twin = {
         "format": FORMAT,
@@ -109,8 +89,8 @@ def write_page(
         "answer": screen.answer if screen.checks else None,
         "sections": [kept.to_json(section) for section in sections],
     }
-    write_text(folder / f"{name}.json", json.dumps(plain(twin), indent=1) + "\n")
-    page = folder / f"{name}.html"
+    write_text(folder / "report.json", json.dumps(plain(twin), indent=1) + "\n")
+    page = folder / "report.html"
     write_text(page, render(about, sections, screen))
     return page
 

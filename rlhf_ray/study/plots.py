@@ -1,4 +1,4 @@
-"""What the pictures of all studies share: PNGs that are the same bytes for the same figure, colours, observations."""
+"""What the pictures of all studies share: PNGs that are the same bytes for the same figure, colours, inputs, films, curves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
+from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray
 
@@ -30,58 +32,91 @@ def png(figure: Figure, dpi: float = 100) -> bytes:
     return buffer.getvalue()
 
 
-def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | None = None, most: float = 1.0) -> bool:
-    """Draw an image (its last channels if it has more than four, or two) or a grid; return False for other observations.
+def rgb(frames: Array) -> Array:
+    """Return frames ``[…, h, w, c]`` of any number of channels as uint8 ``[…, h, w, 3]``: of a stack, the newest image."""
+    frames = np.asarray(frames)
+    if frames.dtype != np.uint8:
+        frames = np.clip(np.round(frames), 0, 255).astype(np.uint8)
+    return frames[..., -3:] if frames.shape[-1] % 3 == 0 else np.repeat(frames[..., -1:], 3, -1)
 
-    Args:
-        axes: where to.
-        observation: one observation.
-        grid: (rows, columns) if it is a grid.
-        most: the largest object code of a grid.
-    """
-    axes.set(xticks=[], yticks=[])
-    if grid is not None and observation.size == grid[0] * grid[1]:
-        axes.imshow(np.asarray(observation, float).reshape(grid), cmap="viridis", vmin=0, vmax=max(1.0, most))
-        return True
-    if observation.ndim == 3:
-        channels = observation.shape[2]
-        shown = observation if channels == 3 else observation[..., -3:] if channels % 3 == 0 else observation[..., -1]
-        shown = shown if shown.dtype == np.uint8 else np.clip(shown, 0, 1)
-        axes.imshow(shown, cmap="gray" if shown.ndim == 2 else None)
-        return True
-    return False
+
+def film(frames: Sequence[Array], milliseconds: int, side: int) -> bytes:
+    """Return frames ``[h, w, 3]`` uint8 as an animated WebP, as many times larger as makes their smaller side ``side`` or more."""
+    by = -(-side // min(frames[0].shape[:2]))
+    first, *rest = [Image.fromarray(np.ascontiguousarray(frame.repeat(by, 0).repeat(by, 1))) for frame in frames]
+    sink, how = io.BytesIO(), {"lossless": True, "quality": 20, "method": 2}
+    first.save(sink, "WEBP", save_all=True, append_images=rest, duration=milliseconds, loop=0, **how)
+    return sink.getvalue()
+
+
+OFF = "#c1121f"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One input in a gallery, with a red frame if it is ``off``: not like the data."""
+
+    frames: Sequence[Array]  # images [height, width, channels] or grids [rows, columns], side by side
+    text: str  # below the input
+    off: bool = False
+
+
+def gallery(rows: Sequence[tuple[str, Sequence[Tile]]], largest: float = 1.0) -> bytes:
+    """Draw rows of inputs with their titles, as a PNG; ``largest``: highest value of grids."""
+    columns = max(len(shown) for _, shown in rows)
+    wide = max(len(each.frames) for _, shown in rows for each in shown)
+    figure = Figure(figsize=(0.4 + columns * (0.5 + 1.1 * wide), 2.1 * len(rows)), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+    for part, (title, shown) in zip(parts, rows, strict=True):
+        part.suptitle(title, fontsize=9, x=0.01, ha="left")
+        axes = part.subplots(1, columns, squeeze=False)[0]
+        for axis in axes[len(shown) :]:
+            axis.set_axis_off()
+        for axis, each in zip(axes, shown, strict=False):
+            axis.imshow(_beside([_drawable(frame, largest) for frame in each.frames]), interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            for spine in axis.spines.values():
+                spine.set(color=OFF if each.off else "#888888", linewidth=3.0 if each.off else 0.8)
+            axis.set_xlabel(each.text, fontsize=6.5, color=OFF if each.off else "black")
+    return png(figure, dpi=110)
+
+
+def _drawable(frame: Array, largest: float) -> Array:
+    """Return an RGB image in [0, 1]: colours of three channels; the channels of others side by side in grey; grids in viridis."""
+    if frame.ndim == 2:
+        return np.asarray(colormaps["viridis"](frame / max(largest, 1e-9))[..., :3])
+    scaled = frame / 255.0 if frame.dtype == np.uint8 else np.clip(frame, 0.0, 1.0)
+    if scaled.shape[-1] == 3:
+        return np.asarray(scaled)
+    return _beside([np.repeat(scaled[..., [channel]], 3, -1) for channel in range(min(4, scaled.shape[-1]))])
+
+
+def _beside(pictures: Sequence[Array]) -> Array:
+    gap = np.ones((pictures[0].shape[0], max(1, pictures[0].shape[1] // 16), 3))
+    parts: list[Array] = [part for picture in pictures for part in (gap, picture)]
+    return np.concatenate(parts[1:], 1)
 
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """Curves over one horizontal axis.
+    """Curves over one horizontal axis."""
 
-    Attributes:
-        label: of the vertical axis.
-        lines: points ``[n, 2]`` of each curve, by name; one that is alone is not named.
-        levels: dotted lines, by name; those without a value are left out.
-        title: above the curves.
-        first: number of the first curve's colour in `COLOURS`.
-        marked: the curve to tell from the others, which are then all alike and not named; None: each has its colour.
-        bottom: lowest value shown; None: as the curves have it.
-    """
-
-    label: str
-    lines: Mapping[str, Array]
+    label: str  # of the vertical axis
+    lines: Mapping[str, Array]  # points ``[n, 2]`` of each curve, by name; one that is alone is not named
+    # dotted lines, by name; those without a value are left out
     levels: Mapping[str, float | None] = field(default_factory=dict)
-    title: str = ""
-    first: int = 0
+    title: str = ""  # above the curves
+    first: int = 0  # number of the first curve's colour in `COLOURS`
+    # the curve to tell from the others, which are then all alike and not named; None: each has its colour
     marked: str | None = None
-    bottom: float | None = None
+    bottom: float | None = None  # lowest value shown; None: as the curves have it
 
 
 def draw_curves(panels: Sequence[CurvePanel], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
-    """Draw panels of curves below each other.
+    """Draw panels of curves below each other, the first at the top.
 
-    Args:
-        panels: from the top.
-        over: the horizontal axis: environment steps, or whole numbers of something else.
-        size: width of the picture and height of a panel, in inches.
+    ``over`` is the horizontal axis: environment steps, or whole numbers of something else; ``size`` are the picture's width and a
+    panel's height, in inches.
     """
     names = max([len(panel.lines) for panel in panels if panel.marked is None], default=0)
     below = names if names > LISTED else 0

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,13 +22,16 @@ from rlhf_ray import __version__
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import debugging, explain
+from rlhf_ray.data.identity import identify, own_code
 from rlhf_ray.study import kept
-from rlhf_ray.study.code import code_of
 from rlhf_ray.study.section import Check, Section
-from rlhf_ray.study.step import Mapper, S, Step, StepContext, find_step
+from rlhf_ray.study.step import S, Step, StepContext, find_step
 
 T = TypeVar("T")
 
+PACKAGE = Path(__file__).parents[1]
+STUDIED = ("agents", "interpret", "measure", "study")
+"""Packages whose code decides what steps find. What lies below them (networks, environments) is identified by the version."""
 UNFINISHED = ".unfinished"
 """Folder with what stopped steps resume from."""
 
@@ -50,19 +54,13 @@ def listen(say: Say) -> None:
 
 @dataclass(frozen=True)
 class Study(Generic[S]):
-    """A question about a subject, and the steps that answer it.
+    """A question about a subject, and the steps that answer it."""
 
-    Attributes:
-        subject: what it examines.
-        catalogue: ``module:Name`` of each built-in step, by name, in the order of the page; each comes after those it needs.
-        folder: the folder of all artefacts.
-        own: ``module:Name`` of a user's own steps, which come last.
-    """
-
-    subject: S
+    subject: S  # what it examines
+    # ``module:Name`` of each built-in step, by name, in the order of the page; each comes after those it needs
     catalogue: Mapping[str, str]
-    folder: Path
-    own: tuple[str, ...] = ()
+    folder: Path  # the folder of all artefacts
+    own: tuple[str, ...] = ()  # ``module:Name`` of a user's own steps, which come last
 
     def steps(self, names: Iterable[str] | None = None) -> dict[str, Step[S]]:
         """Return the steps ``names`` and those that they need, by name, in the order of the page. None: all.
@@ -101,7 +99,6 @@ def run_study(
     names: Iterable[str] | None = None,
     *,
     submit: Submit | None = None,
-    mapper: Mapper = map,
     finished: Finished = lambda name, kept: None,
 ) -> tuple[Section, ...]:
     """Run the steps ``names`` and those that they need. Finished steps are kept.
@@ -110,7 +107,6 @@ def run_study(
         study: the subject and its steps.
         names: the steps; None: all.
         submit: starts steps, for example of a process pool; None: one after the other in this process.
-        mapper: like ``map``, for a step's independent parts, for example over Ray.
         finished: called with each finished step's name, and whether it was kept.
 
     Returns:
@@ -130,7 +126,7 @@ def run_study(
                 done[name] = earlier
                 finished(name, True)
                 continue
-            arguments = (study, name, key, needs, mapper)
+            arguments = (study, name, key, needs)
             running[submit(run_step, *arguments) if submit else _now(run_step, *arguments)] = name
             if submit is None:
                 break
@@ -143,7 +139,7 @@ def run_study(
     return tuple(done[name][0] for name in steps)
 
 
-def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper: Mapper = map) -> tuple[Section, str]:
+def run_step(study: Study[S], name: str, key: str, needs: Sequence[str]) -> tuple[Section, str]:
     """Run a step and keep it. Returns its section, and its artefacts' identity: empty if there are none.
 
     An error becomes a failed check of the section, and the step runs again next time: one bad step must not cost the others'
@@ -155,7 +151,7 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
 
     def context(out: Path) -> StepContext[S]:
         folders = {need: study.folder / need for need in needs}
-        return StepContext(study.subject, folders, out, unfinished, mapper, lambda text: _say(name, text))
+        return StepContext(study.subject, folders, out, unfinished, lambda text: _say(name, text))
 
     _say(name, name.replace("_", " "))
     try:
@@ -181,12 +177,7 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
 
 
 def run_here(subject: T, steps: Mapping[str, Callable[[T], Section]]) -> tuple[Section, ...]:
-    """Run quick steps in this process, one after the other, and keep nothing. An error becomes a failed check of the section.
-
-    Args:
-        subject: what they examine.
-        steps: functions of it, by their sections' names.
-    """
+    """Run quick steps, functions of a subject by their sections' names, here, and keep nothing. An error becomes a failed check."""
     sections = []
     for name, run in steps.items():
         try:
@@ -207,6 +198,20 @@ def run_alone(step: Step[S], context: StepContext[S]) -> Section:
     """Run a step; its section also notes what the step warned of."""
     section = step.run(context)
     return replace(section, notes=(*section.notes, *context.warnings)) if context.warnings else section
+
+
+def code_of(function: Callable[..., Any]) -> str:
+    """Hash what a step's function does: itself, users' own modules, and all modules of `STUDIED`: an edit there runs all again."""
+    return hashlib.sha256((identify(function) + own_code() + _studied(PACKAGE)).encode()).hexdigest()
+
+
+@cache
+def _studied(package: Path) -> str:
+    """Hash the packages' files, once in a process."""
+    digest = hashlib.sha256()
+    for path in sorted(path for name in STUDIED for path in (package / name).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _needs(steps: Mapping[str, Step[Any]], name: str) -> list[str]:

@@ -12,24 +12,16 @@ from rlhf_ray.measure.intervals import MeanEstimate
 
 @dataclass(frozen=True)
 class Check:
-    """A figure with the bound that it has to keep.
+    """A figure with the bound that it has to keep."""
 
-    Attributes:
-        name: what is checked.
-        passed: whether the figure keeps its bound; None if that is undecided, or can't be told.
-        value: the figure; None without one.
-        low, high: its 95 % interval; None without one.
-        bound: what it has to be, in words, for example ``"> 0.5"``.
-        remedy: what to do if it does not pass; empty if it passed.
-    """
-
-    name: str
-    passed: bool | None
-    value: float | None = None
+    name: str  # what is checked
+    passed: bool | None  # whether the figure keeps its bound; None if that is undecided, or can't be told
+    value: float | None = None  # the figure; None without one
+    # low, high: its 95 % interval; None without one
     low: float | None = None
     high: float | None = None
-    bound: str = ""
-    remedy: str = ""
+    bound: str = ""  # what it has to be, in words, for example ``"> 0.5"``
+    remedy: str = ""  # what to do if it does not pass; empty if it passed
 
     @classmethod
     def of(
@@ -80,19 +72,12 @@ def figure(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """A row of a table of effects: one thing that was exchanged, edited or removed, and what that does.
+    """A row of a table of effects: one thing that was exchanged, edited or removed, and what that does."""
 
-    Attributes:
-        name: the thing.
-        figures: by the table's columns; one that is unknown is missing.
-        control: the largest effect of a made-up change of the same size; None without one.
-        parts: rows of its parts, each alone.
-    """
-
-    name: str
-    figures: dict[str, MeanEstimate]
-    control: float | None = None
-    parts: tuple[Effect, ...] = ()
+    name: str  # the thing
+    figures: dict[str, MeanEstimate]  # by the table's columns; one that is unknown is missing
+    control: float | None = None  # the largest effect of a made-up change of the same size; None without one
+    parts: tuple[Effect, ...] = ()  # rows of its parts, each alone
 
     def text(self, column: str) -> str | None:
         """Return a figure with its interval as text; None if it is unknown."""
@@ -102,21 +87,13 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """A table of measured effects, sorted by size. No row suppresses, explains or outranks another one.
+    """A table of measured effects, sorted by size. No row suppresses, explains or outranks another one."""
 
-    Attributes:
-        name: unique within the section.
-        title: what it tells.
-        columns: the figures of each row; rows are sorted by the first that they have.
-        rows: the rows, the largest first.
-        caption: what the figures mean, and what the control is.
-    """
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[Effect, ...]
-    caption: str = ""
+    name: str  # unique within the section
+    title: str  # what it tells
+    columns: tuple[str, ...]  # the figures of each row; rows are sorted by the first that they have
+    rows: tuple[Effect, ...]  # the rows, the largest first
+    caption: str = ""  # what the figures mean, and what the control is
 
     @classmethod
     def sort(cls, name: str, title: str, columns: Sequence[str], rows: Sequence[Effect], caption: str = "") -> Effects:
@@ -144,18 +121,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture.
+    """A picture."""
 
-    Attributes:
-        name: file name without ending, unique within the section.
-        image: the image, PNG or WebP.
-        caption: what it shows.
-        crossed_out: why not to trust it; None if all its checks passed. The picture itself is already drawn crossed out.
-    """
-
-    name: str
-    image: bytes
-    caption: str
+    name: str  # file name without ending, unique within the section
+    image: bytes  # the image, PNG or WebP
+    caption: str  # what it shows
+    # why not to trust it; None if all its checks passed. The picture itself is already drawn crossed out.
     crossed_out: str | None = None
 
     @property

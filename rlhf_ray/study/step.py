@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -13,9 +13,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.study.kept import read_figures
 from rlhf_ray.study.section import Section
-
-Mapper = Callable[..., Iterable[Any]]
-"""Like ``map``: applies a function to each item, in order, here or on other machines."""
 
 
 class StudySubject(Protocol):
@@ -41,10 +38,6 @@ S = TypeVar("S", bound=StudySubject)
 F = TypeVar("F")
 
 
-def nothing_said(text: str) -> None:
-    """Say nothing."""
-
-
 @dataclass(frozen=True)
 class StepContext(Generic[S]):
     """What a step gets.
@@ -55,7 +48,6 @@ class StepContext(Generic[S]):
         out: folder for the step's own artefacts, new and empty.
         unfinished: folder for what a stopped step can resume from, for example a training's newest checkpoint; it may not exist.
             It is removed once the step is finished.
-        mapper: runs a step's independent parts, for example one per sample.
         say: called with what a long step is doing.
         warnings: reasons to distrust the step that its section says besides its own; see `warn`.
     """
@@ -64,8 +56,7 @@ class StepContext(Generic[S]):
     folders: Mapping[str, Path] = field(default_factory=dict)
     out: Path = Path()
     unfinished: Path = Path()
-    mapper: Mapper = map
-    say: Callable[[str], None] = nothing_said
+    say: Callable[[str], None] = lambda text: None
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, text: str) -> None:

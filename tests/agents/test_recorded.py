@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -51,18 +50,9 @@ def test_every_agent_is_recorded_with_what_it_computed(name: str, memory: str, t
     record_inside(agent, batch, [3, 4, 5], tmp_path / "r", max_steps=9, keep=[layer])
     loaded = load_episodes(tmp_path / "r", agent=agent)
     played = play(agent, batch, [3, 4, 5], max_steps=9, keep=[layer])
-    for name in (
-        "observations",
-        "actions",
-        "logits",
-        "values",
-        "memory",
-        "rewards",
-        "lengths",
-        "terminated",
-        "truncated",
-    ):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(played, name), err_msg=name)
+    for name, values in vars(played).items():
+        if isinstance(values, np.ndarray):
+            np.testing.assert_array_equal(getattr(loaded, name), values, err_msg=name)
     np.testing.assert_array_equal(loaded.activations[layer], played.activations[layer])
     assert loaded.levels.tolist() == [3, 4, 5]
     batch.close()
@@ -124,27 +114,6 @@ def test_another_agents_recording_is_refused(recorded: Path, pole: GymBatch, tmp
     ):
         with pytest.raises(SettingError):
             broken()
-
-
-def test_an_interrupted_recording_continues_to_the_same_bytes(recorded: Path, pole: GymBatch, tmp_path: Path) -> None:
-    class StoppedError(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        if done in (7, 23):
-            raise StoppedError
-
-    def again(watch: Any) -> Recording:
-        return record_inside(agent_of(pole), pole, range(40), tmp_path / "b", watch=watch, **ACTING)  # type: ignore[arg-type]
-
-    with pytest.raises(StoppedError):
-        again(stop)
-    lost = 7 - len(Recording(tmp_path / "b").lengths)
-    assert lost <= 4 + 100 // 9  # a chunk
-    assert again(lambda done, total: None).complete
-    assert {each.name: each.read_bytes() for each in (tmp_path / "b").iterdir()} == {
-        each.name: each.read_bytes() for each in recorded.iterdir()
-    }
 
 
 def test_windows_are_parts_of_episodes(recorded: Path) -> None:

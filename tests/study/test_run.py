@@ -1,20 +1,24 @@
-"""A study: steps run once, and again only if what they depend on has changed."""
+"""A study: steps run once, and again only if what they depend on has changed; what is kept of them comes back."""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of
-from rlhf_ray.study import Section, Step, StepContext, Study, run_study
-from rlhf_ray.study.code import code_of
-from rlhf_ray.study.run import run_here
+from rlhf_ray.study import Section, Step, StepContext, Study, kept, run_study
+from rlhf_ray.study.figures import DRAWN, figures_from, values_of
+from rlhf_ray.study.run import code_of, run_here
+from tests.study.parts import EFFECTS, picture, section
 
 NEEDS = {"recording": (), "bases": ("recording",), "clusters": ("recording",), "story": ("bases",)}
 
@@ -151,7 +155,7 @@ def test_an_edit_of_the_packages_that_study_is_other_code(tmp_path: Path, monkey
         package = tmp_path / str(version) / name
         package.mkdir(parents=True)
         (package / "part.py").write_text(text)
-        monkeypatch.setattr("rlhf_ray.study.code.PACKAGE", package.parent)
+        monkeypatch.setattr("rlhf_ray.study.run.PACKAGE", package.parent)
         return code_of(run_here)
 
     assert code(1, "FIGURE = 1") == code(2, "FIGURE = 1") != code(3, "FIGURE = 2")
@@ -174,3 +178,48 @@ def test_a_name_that_is_no_step_is_refused_in_one_line(fake: Fake) -> None:
     own = name_of(Step("story", "Mine", lambda context: Section("story", "Mine")))
     with pytest.raises(SettingError, match="two steps with the name"):
         Study(Numbers(), fake.catalogue, fake.folder, (own,)).steps()
+
+
+@dataclass(frozen=True)
+class Figures:
+    number: float
+    pairs: tuple[tuple[str, int], ...]
+    many: FloatArray
+    curve: FloatArray = field(default_factory=lambda: np.zeros(2), metadata=DRAWN)
+    part: dict[str, float | None] = field(default_factory=dict)
+
+
+def test_a_section_comes_back(tmp_path: Path) -> None:
+    told = kept.as_saved(replace(section(2), pictures=[picture(), picture("film", film=True)]))
+    kept.save(told, tmp_path, "key", "identity")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"section.json", "p.png", "film.webp"}
+    loaded = kept.load(tmp_path, "key")
+    assert loaded is not None
+    again, identity = loaded
+    assert identity == "identity"
+    assert replace(again, effects=()) == replace(told, effects=())
+    (effects,) = again.effects
+    assert effects.rows[:2] == EFFECTS.rows[:2]  # with their parts
+    assert math.isnan(effects.rows[2].figures["learned"].mean)
+    assert kept.load(tmp_path, "another key") is None
+
+
+@pytest.mark.parametrize("name", ["section.json", "film.webp"])
+def test_a_changed_file_is_no_finished_step(tmp_path: Path, name: str) -> None:
+    kept.save(replace(section(2), pictures=[picture("film", film=True)]), tmp_path, "key", "identity")
+    with (tmp_path / "report" / name).open("ab") as file:
+        file.write(b" ")
+    assert kept.load(tmp_path, "key") is None
+
+
+def test_figures_are_values_of_their_fields_and_come_back() -> None:
+    figures = Figures(math.nan, (("a", 1), ("b", 2)), np.arange(2.0), part={"x": None, "y": 2.0})
+    values = values_of(figures)
+    assert values["pairs"] == [["a", 1], ["b", 2]]
+    assert "curve" not in values
+    again = figures_from(Figures, values | {"number": None})
+    assert math.isnan(again.number)
+    assert again.pairs == figures.pairs
+    assert again.many.tolist() == [0.0, 1.0]
+    assert again.part == {"x": None, "y": 2.0}
+    assert values_of({1: [figures]})["1"][0]["many"] == [0, 1]

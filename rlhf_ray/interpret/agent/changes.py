@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,15 @@ from rlhf_ray.envs.batch import EnvBatch
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is edited, hidden, exchanged or removed.
+    """One thing that is edited, hidden, exchanged or removed."""
 
-    Attributes:
-        name: of its row.
-        sight: changes the world or what is seen of it; None: nothing.
-        hook: changes what goes on inside the agent; None: nothing.
-        once: the same at a single moment, if that is another one: memory that stands still.
-        world: whether the sight changes the world, or asks it where things are.
-        lasts: whether it stays, so that making it once, at the start, is making it throughout.
-        controls: made-up changes of the same size.
-    """
-
-    name: str
-    sight: Sight | None = None
-    hook: Hook | None = None
-    once: Hook | None = None
-    world: bool = False
-    lasts: bool = False
-    controls: tuple[Change, ...] = ()
+    name: str  # of its row
+    sight: Sight | None = None  # changes the world or what is seen of it; None: nothing
+    hook: Hook | None = None  # changes what goes on inside the agent; None: nothing
+    once: Hook | None = None  # the same at a single moment, if that is another one: memory that stands still
+    world: bool = False  # whether the sight changes the world, or asks it where things are
+    lasts: bool = False  # whether it stays, so that making it once, at the start, is making it throughout
+    controls: tuple[Change, ...] = ()  # made-up changes of the same size
 
     def throughout(self, count: int) -> tuple[Sight | None, tuple[Hook, ...]]:
         """Return what to play ``count`` episodes with: the change at every step; at the first one if it lasts."""
@@ -55,28 +45,28 @@ class Change:
                 return seen
             return sight(batch, seen, copies[now], rows[episodes[now]], steps[now])
 
-        return None if sight is None else seen_then, () if hook is None else (_HookAt(hook, moments, rows),)
+        return None if sight is None else seen_then, () if hook is None else (_only_at(hook, moments, rows),)
 
 
 @dataclass(frozen=True)
-class _HookAt:
-    """A hook at one step of each episode, ``[n]``."""
+class _Changes:
+    """A `Hook` that is a function of a site's values, the steps, and the episodes that the rows are."""
 
-    hook: Hook
-    moments: IntArray
-    rows: IntArray
-
-    @property
-    def site(self) -> str:
-        return self.hook.site
+    change: Callable[[Tensor, int | IntArray, IntArray], Tensor]
+    site: str = MEMORY
 
     def edit(self, step: int | IntArray, rows: IntArray | None = None) -> Edit:
-        def apply(values: Tensor) -> Tensor:
-            episodes = np.arange(len(values)) if rows is None else rows
-            now = torch.as_tensor(np.asarray(step) == self.moments[episodes]).view(-1, *[1] * (values.dim() - 1))
-            return torch.where(now, self.hook.edit(step, self.rows[episodes])(values), values) if now.any() else values
+        return lambda values: self.change(values, step, np.arange(len(values)) if rows is None else rows)
 
-        return apply
+
+def _only_at(hook: Hook, moments: IntArray, rows: IntArray) -> Hook:
+    """Return a hook at one step of each episode, ``[n]``."""
+
+    def change(values: Tensor, step: int | IntArray, episodes: IntArray) -> Tensor:
+        now = torch.as_tensor(np.asarray(step) == moments[episodes]).view(-1, *[1] * (values.dim() - 1))
+        return torch.where(now, hook.edit(step, rows[episodes])(values), values) if now.any() else values
+
+    return _Changes(change, hook.site)
 
 
 def edit_world(edit: str) -> Sight:
@@ -126,22 +116,11 @@ def other_sight(observations: Array, last: IntArray, number: int | None = None) 
     return sight
 
 
-@dataclass(frozen=True)
-class OtherMemory:
-    """Memory ``[n, T, size]`` that is put in place of the agent's after each step's update; ``last``: its last step, ``[n]``."""
-
-    memory: FloatArray = field(repr=False)
-    last: IntArray
-    site: str = MEMORY
-
-    def edit(self, step: int | IntArray, rows: IntArray | None = None) -> Edit:
-        """See `Hook`."""
-
-        def apply(values: Tensor) -> Tensor:
-            episodes = np.arange(len(values)) if rows is None else rows
-            return torch.as_tensor(self.memory[episodes, np.minimum(step, self.last[episodes])]).to(values.dtype)
-
-        return apply
+def replaced_memory(memory: FloatArray, last: IntArray) -> Hook:
+    """Return what puts memory ``[n, T, size]`` in place of the agent's after each step; ``last``: its last step, ``[n]``."""
+    return _Changes(
+        lambda values, step, rows: torch.as_tensor(memory[rows, np.minimum(step, last[rows])]).to(values.dtype)
+    )
 
 
 def edits(batch: EnvBatch, plain: Episodes) -> list[Change]:
@@ -196,9 +175,9 @@ def other_sights(plain: Episodes, partners: IntArray, names: Sequence[str]) -> l
 def other_memory(plain: Episodes, partners: IntArray) -> list[Change]:
     """Return memory that stands still, and that of another level at the same step."""
     last, start = plain.lengths - 1, np.repeat(plain.memory[:, :1], plain.actions.shape[1], 1)
-    still = Change("memory stands still", hook=OtherMemory(start, last), once=OtherMemory(plain.memory[:, :-1], last))
-    other = OtherMemory(plain.memory[partners, 1:], last[partners])
-    return [still, Change("memory of another level", hook=other)]
+    stays, once = replaced_memory(start, last), replaced_memory(plain.memory[:, :-1], last)
+    other = replaced_memory(plain.memory[partners, 1:], last[partners])
+    return [Change("memory stands still", hook=stays, once=once), Change("memory of another level", hook=other)]
 
 
 AGENT = "agent"

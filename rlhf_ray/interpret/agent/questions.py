@@ -34,21 +34,14 @@ Read = Callable[[Agent, Simulation, int], Tensor]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that an agent or its world computes.
+    """A number that an agent or its world computes."""
 
-    Attributes:
-        name: in file names and tables.
-        title: for people, with its unit.
-        read: returns it ``[n]`` at step ``k`` of a simulation.
-        ahead: steps after ``k`` that it reads.
-        choice: of a quantity that is about what the agent chooses: the same, given first the simulation without a change, whose
-            choice stays; None: it chooses nothing.
-    """
-
-    name: str
-    title: str
-    read: Read
-    ahead: int = 0
+    name: str  # in file names and tables
+    title: str  # for people, with its unit
+    read: Read  # returns it ``[n]`` at step ``k`` of a simulation
+    ahead: int = 0  # steps after ``k`` that it reads
+    # of a quantity that is about what the agent chooses: the same, given first the simulation without a change, whose choice
+    # stays; None: it chooses nothing
     choice: Callable[[Simulation, Simulation, int], Tensor] | None = None
 
 
@@ -135,24 +128,16 @@ class AgentQuestion(Question):
 
     Without a world model, the steps in between are the recording's: the agent looks at the recorded frames, and only its own memory
     carries anything on. With one, the agent acts inside it, and the frame is the whole context that the world begins with.
-
-    Attributes:
-        agent: the agent.
-        quantity: what is asked.
-        steps: how many steps on; 0 is now.
-        world: the world model; None for the recording.
-        sources: what the quantity is attributed to: frame and memory, or world and memory.
-        usual_moments: moments that give typical values and scales: see `against`.
-        seed: of SmoothGrad's noise.
     """
 
-    agent: Agent
-    quantity: Quantity
-    steps: int = 0
-    world: World | None = None
+    agent: Agent  # the agent
+    quantity: Quantity  # what is asked
+    steps: int = 0  # how many steps on; 0 is now
+    world: World | None = None  # the world model; None for the recording
+    # what the quantity is attributed to: frame and memory, or world and memory
     sources: tuple[Source, ...] = ("frame", "memory")
-    usual_moments: WorldMoments | None = None
-    seed: int = 0
+    usual_moments: WorldMoments | None = None  # moments that give typical values and scales: see `against`
+    seed: int = 0  # of SmoothGrad's noise
     words: ClassVar[Mapping[str, str]] = SOURCES
     output: ClassVar[str] = "quantity"
     noise: ClassVar[float] = 0.02
@@ -315,15 +300,10 @@ UNCHECKED = "Its faithfulness was not checked."
 
 @dataclass(frozen=True)
 class Faithful:
-    """Which maps order the parts of a frame better than every random order does, in deletion and in insertion.
+    """Which maps order the parts of a frame better than every random order does, in deletion and in insertion."""
 
-    Attributes:
-        by_map: by QUANTITY/METHOD.
-        unmoved: names of quantities that the frame doesn't move: their maps are zeros.
-    """
-
-    by_map: Mapping[str, bool] = field(default_factory=dict)
-    unmoved: tuple[str, ...] = ()
+    by_map: Mapping[str, bool] = field(default_factory=dict)  # by QUANTITY/METHOD
+    unmoved: tuple[str, ...] = ()  # names of quantities that the frame doesn't move: their maps are zeros
 
     def doubt(self, quantity: str, method: str) -> str:
         """Return why not to trust a map; empty if there is no reason."""

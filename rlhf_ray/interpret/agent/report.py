@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.subject import AgentSubject
-from rlhf_ray.study import Screen, Section, Study, screen_of, write_page
+from rlhf_ray.study import Screen, Section, Study, run_study, screen_of, write_page
 
 PICTURES = ("film", "frames", "saliency_action", "saliency_value")
 """Pictures for the first screen, of which it shows the first two that there are."""
@@ -20,13 +21,23 @@ def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) ->
 
 
 def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, Screen]:
-    """Write the report; return the page's path and what it shows first.
+    """Write the report of what the steps found to ``out``; return the page's path and what it shows first.
 
-    Args:
-        sections: what the steps found.
-        out: the report's folder.
-        about: facts: agent, digest, environment, seed, effort, …
+    ``about`` are facts: agent, digest, environment, seed, effort, …
     """
     heading = f"{about['agent']} · {about['environment']}"
     screen = screen_of("agent report", heading, "", sections, PICTURES)
     return write_page(out, about, sections, screen), screen
+
+
+def report_agent(subject: AgentSubject, out: Path, steps: Sequence[str] | None = None) -> Path:
+    """Examine an agent in this process and write the report; return its page.
+
+    ``steps`` are those to run, by name or ``module:Name`` of your own; None: all.
+    """
+    agent = subject.agent
+    with Lock(out):
+        about = {"agent": agent.name, "digest": agent.digest, "environment": subject.environment}
+        study = agent_study(subject, out, [name for name in steps or () if ":" in name])
+        sections = run_study(study, steps)
+        return write_agent_report(sections, out, about | {"seed": subject.seed, "effort": subject.effort})[0]

@@ -40,22 +40,15 @@ EPISODES, FEWEST = 300, 20
 
 @dataclass(frozen=True)
 class AgentSubject:
-    """An agent in an environment.
+    """An agent in an environment."""
 
-    Attributes:
-        agent: the agent.
-        environment: the environment's name.
-        seed: seeds every draw.
-        effort: amount of work relative to the normal report: 0.1 for a quick look.
-        batches: makes that many copies of the environment; None: `rlhf_ray.envs.make_batch` does, by name.
-        methods: attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones.
-    """
-
-    agent: Agent
-    environment: str
-    seed: int = 0
-    effort: float = 1.0
+    agent: Agent  # the agent
+    environment: str  # the environment's name
+    seed: int = 0  # seeds every draw
+    effort: float = 1.0  # amount of work relative to the normal report: 0.1 for a quick look
+    # makes that many copies of the environment; None: `rlhf_ray.envs.make_batch` does, by name
     batches: Callable[[int], EnvBatch] | None = None
+    # attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones
     methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -93,8 +86,7 @@ class AgentSubject:
         seeds = np.asarray(levels, np.int64).tolist()
         if new := sorted(set(seeds) - self._contents.keys()):
             self._contents.update(zip(new, self._look(new), strict=True))
-        groups: IntArray = np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel()
-        return groups
+        return np.asarray(np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel())
 
     def _look(self, levels: Sequence[int]) -> list[bytes]:
         """Digest what each level shows: the same for the same frames and rewards under the same actions."""

@@ -19,7 +19,7 @@ from rlhf_ray.data.registry import Registry, names_of
 from rlhf_ray.interpret.attribution.gradients import TITLES, GradCAM, IntegratedGradients, Slope, SmoothGrad
 from rlhf_ray.interpret.attribution.interventions import Occlusion, Perturbation, spread
 from rlhf_ray.interpret.attribution.question import Maps, Method, Question, attribute, contributions
-from rlhf_ray.study.code import code_of
+from rlhf_ray.study.run import code_of
 
 __all__ = [
     "METHODS",

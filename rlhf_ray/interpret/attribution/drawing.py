@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.attribution.question import Maps, Question
-from rlhf_ray.study.plots import png
+from rlhf_ray.study.plots import png, rgb
 
 SIGNED, UNSIGNED = "RdBu_r", "viridis"
 RAISES, LOWERS, CROSS = "#b2182b", "#2166ac", "#c0392b"
@@ -84,12 +84,7 @@ def overlay(
 
 
 def draw(
-    question: Question,
-    moments: Any,
-    captions: Sequence[str],
-    maps: Maps,
-    signed: bool,
-    crossed_out: str | None = None,
+    question: Question, moments: Any, captions: Sequence[str], maps: Maps, signed: bool, crossed_out: str | None = None
 ) -> bytes:
     """Draw the maps of some moments, one column each, all on one scale, as a PNG.
 
@@ -168,15 +163,10 @@ def strip(
 ) -> bytes:
     """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
-    Args:
-        frames: ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``, drawn as bars.
-        maps: the same shape; channels are added. None: the frames alone.
-        rows: captions.
-        columns: captions.
-        unit: of the legend.
-        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
-        crossed_out: why not to trust the maps; written across them.
-        names: of a vector's features, from `rlhf_ray.data.spaces.feature_names`.
+    Frames are ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``, drawn as bars with
+    the features' ``names``; maps have the same shape, and their channels are added. ``rows`` and ``columns`` are captions, and
+    ``unit`` is the legend's. What is ``faded`` ``[rows, columns]``, beyond the valid horizon, is grey, and marked;
+    ``crossed_out`` is why not to trust the maps, and is written across them.
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
@@ -186,7 +176,7 @@ def strip(
         return _finished(bars, crossed_out)
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
     if maps is None:
-        colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
+        colours = rgb(images)
         pale = np.repeat(colours.mean(-1, keepdims=True) * 0.4 + 75.0, 3, -1).astype(np.uint8)
         figure, ax, corners = _mosaic(np.where(faded[:, :, None, None, None], pale, colours), rows, columns)
     else:

@@ -64,12 +64,7 @@ class Curves:
 
 
 def curves(
-    question: Question,
-    moments: Any,
-    maps: Mapping[str, FloatArray],
-    rng: np.random.Generator,
-    name: str,
-    orders: int = ORDERS,
+    question: Question, moments: Any, maps: Mapping[str, FloatArray], rng: np.random.Generator, name: str
 ) -> dict[str, Curves]:
     """Delete and insert parts of the input ``name`` in the order of maps' absolute sums, and in random orders, the same for all.
 
@@ -91,7 +86,7 @@ def curves(
                 distances[i, level] = np.abs(after - before).mean()
         return distances[0], distances[1]
 
-    chance = [along(np.argsort(rng.random((len(actual), len(masks))), axis=1)) for _ in range(orders)]
+    chance = [along(np.argsort(rng.random((len(actual), len(masks))), axis=1)) for _ in range(ORDERS)]
     by_chance = np.stack([a for a, _ in chance]), np.stack([b for _, b in chance])
     curves_by_method = {}
     for method, values in maps.items():

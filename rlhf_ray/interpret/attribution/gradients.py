@@ -37,7 +37,6 @@ class GradientMethod(Method):
     signed = False
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         return question.why_no_gradients()
 
     def attribute(self, question: Question, moments: Any) -> Maps:
@@ -160,7 +159,6 @@ class GradCAM(Method):
     name, title = "grad_cam", "Grad-CAM"
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         if why := question.why_no_gradients():
             return why
         if not question.images:

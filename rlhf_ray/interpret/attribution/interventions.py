@@ -32,8 +32,7 @@ def filled(fill: str, question: Question, moments: Any, name: str, mask: BoolArr
         return np.broadcast_to(question.usual(name), actual.shape)[None]
     if fill == "donor":
         values = question.arrays(question.background)[name]
-        drawn: Array = values[question.rng(f"donors of {name}").integers(len(values), size=(DRAWS, len(moments)))]
-        return drawn
+        return np.asarray(values[question.rng(f"donors of {name}").integers(len(values), size=(DRAWS, len(moments)))])
     images, side = actual.astype(np.float64), min(actual.shape[-3:-1])
     if fill == "blur":
         return blurred(images, max(1.0, side / 16))[None]
@@ -61,10 +60,7 @@ class PartEffects:
 def part_effects(question: Question, moments: Any, fill: str = "donor") -> PartEffects:
     """Replace each part of each input, in the order of `Question.part_names`, and measure how much the output changes.
 
-    Args:
-        question: the function.
-        moments: ``n`` moments.
-        fill: what stands in place of the part: see `filled`.
+    ``fill`` is what stands in place of the part: see `filled`.
 
     Raises:
         SettingError: ``fill`` needs images, and there are none.
@@ -107,7 +103,6 @@ class Occlusion(Method):
         self.name, self.title = f"occlusion_{self.fill}", f"Occlusion ({self.fill})"
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         return NO_IMAGES if self.fill in OF_IMAGES and not question.images else None
 
     def attribute(self, question: Question, moments: Any) -> Maps:
@@ -139,7 +134,6 @@ class Perturbation(Method):
     name, title, signed = "perturbation", "Perturbation (Greydanus)", False
 
     def why_not(self, question: Question) -> str | None:
-        """See `Method.why_not`."""
         return None if question.images else NO_IMAGES
 
     def attribute(self, question: Question, moments: Any) -> Maps:

@@ -1,4 +1,4 @@
-"""Directions: decompositions of vectors of activations, one function each, all `Directions`: encode, decode, remove."""
+"""Directions: decompositions of vectors of activations, one function each, all `Directions`: encode, decode."""
 
 from __future__ import annotations
 

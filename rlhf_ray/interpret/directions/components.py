@@ -63,8 +63,7 @@ def _rotation(white: FloatArray, seed: int) -> FloatArray:
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(white)
     left, _, right = np.linalg.svd(np.asarray(model.components_))  # FastICA's is the nearest rotation up to rounding
-    rotation: FloatArray = left @ right
-    return rotation
+    return np.asarray(left @ right)
 
 
 def fit_nmf(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:

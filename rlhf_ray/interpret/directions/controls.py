@@ -24,18 +24,12 @@ def random_bases(
 ) -> list[Directions]:
     """Return bases of random directions that stand in for some components: removed, they take as much variance from the values.
 
-    They lie in the space that the values vary in, and their scores are uncorrelated with the components': removing them leaves what
-    the components say as it is. Their patterns have the length of the first component's, so that a step of a score moves the
-    values as far. Where no single direction carries as much variance as the components, a basis has as few directions as do
-    together; where all others together carry less, the first basis has all of them, and the others random halves
-    (`removed_variance` tells how much each takes).
-
-    Args:
-        basis: the directions.
-        components: the components to stand in for.
-        values: ``[n, size]`` that have the variance.
-        count: number of bases. There is one if there is one other direction, and none if there is none.
-        seed: seeds the directions.
+    They lie in the space that the values ``[n, size]`` vary in, and their scores are uncorrelated with the components': removing
+    them leaves what the components say as it is. Their patterns have the length of the first component's, so that a step of a
+    score moves the values as far. Where no single direction carries as much variance as the components, a basis has as few
+    directions as do together; where all others together carry less, the first basis has all of them, and the others random halves
+    (`removed_variance` tells how much each takes). There are ``count``; one if there is one other direction, none if there is
+    none.
     """
     chosen, rows = list(components), np.asarray(values, np.float64)
     rng = np.random.default_rng([seed, 0xC0, *chosen])

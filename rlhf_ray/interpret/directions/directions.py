@@ -36,23 +36,16 @@ class Directions:
 
     For linear kinds ``encode(decode(scores)) == scores``, ``filters @ patterns.T`` is the identity, and score 0 is the mean of the
     values that they were fitted to. Scores of NMF are at least 0; its filters hold around `center`.
-
-    Attributes:
-        kind: pca, ica, nmf, probe or random.
-        names: of the components.
-        center: ``[size]``: what has all scores 0: the values' mean; of NMF, the lowest value of each unit.
-        patterns, filters: ``[k, size]``.
-        sources: ``[n, k]``: scores of the values that they were fitted to, as the fit itself computed them.
-        midpoints: ``[k]``: score halfway between the means of both classes; without labels, halfway between the 5 % and the 95 %
-            quantile.
     """
 
-    kind: str
-    names: Sequence[str]
-    center: FloatArray
+    kind: str  # pca, ica, nmf, probe or random
+    names: Sequence[str]  # of the components
+    center: FloatArray  # ``[size]``: what has all scores 0: the values' mean; of NMF, the lowest value of each unit
+    # patterns, filters: ``[k, size]``
     patterns: FloatArray
     filters: FloatArray
-    sources: FloatArray
+    sources: FloatArray  # ``[n, k]``: scores of the values that they were fitted to, as the fit itself computed them
+    # ``[k]``: score halfway between the means of both classes; without labels, halfway between the 5 % and the 95 % quantile
     midpoints: FloatArray
 
     def __len__(self) -> int:
@@ -80,12 +73,6 @@ class Directions:
     def decode(self, scores: Array) -> FloatArray:
         """Return the values ``[n, size]`` that scores ``[n, k]`` stand for."""
         return np.asarray(self.center + np.asarray(scores, np.float64) @ self.patterns)
-
-    def remove(self, values: Array, components: Sequence[int]) -> FloatArray:
-        """Return ``values`` ``[n, size]`` with the mean scores of some components; the other scores of linear kinds stay."""
-        chosen = list(components)
-        excess = self.encode(values)[:, chosen] - self.means[chosen]
-        return np.asarray(np.asarray(values, np.float64) - excess @ self.patterns[chosen])
 
     def gradient(self, gradients: Array) -> FloatArray:
         """Convert gradients ``[n, size]`` by the values to gradients ``[n, k]`` by the scores."""
@@ -161,5 +148,4 @@ def nonnegative_weights(rows: FloatArray, components: FloatArray) -> FloatArray:
     gram = components @ components.T + 1e-12 * max(float((components**2).sum()), 1e-12) * np.eye(len(components))
     upper = np.linalg.cholesky(gram).T
     targets = solve_triangular(upper, components @ rows.T, trans="T")
-    weights: FloatArray = np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components))
-    return weights
+    return np.asarray(np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components)))

@@ -71,12 +71,10 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
 
 
 def direction(values: FloatArray, labels: Array, penalty: float | None = None) -> FloatArray:
-    """Return the weights ``[size]`` of a regression of ``labels`` on ``values``; zeros if nothing varies.
+    """Return the weights ``[size]`` of a regression of ``labels`` ``[n]`` on ``values`` ``[n, size]``; zeros if nothing varies.
 
-    Args:
-        values: ``[n, size]``.
-        labels: ``[n]``.
-        penalty: ridge regression with this penalty of standardised values, also for yes or no; None: logistic regression for these.
+    ``penalty``: ridge regression with this penalty of standardised values, also for yes or no; None: logistic regression for
+    these.
     """
     known = rows(labels)
     inputs, wanted = values[known], np.asarray(labels, np.float64)[known]
@@ -145,5 +143,4 @@ def held_out(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tup
 
 def _known(labels: Array) -> FloatArray:
     numbers = np.asarray(labels, np.float64)
-    known: FloatArray = numbers[np.isfinite(numbers)]
-    return known
+    return np.asarray(numbers[np.isfinite(numbers)])

@@ -23,21 +23,15 @@ space: for 4 random directions in 4 dimensions it is about 0.7.
 
 @dataclass(frozen=True)
 class Stability:
-    """How well the components are found again, each beside its best partner (Hungarian matching).
+    """How well the components are found again, each beside its best partner (Hungarian matching)."""
 
-    Attributes:
-        seeds: mean |r| of the scores with those of fits with other seeds, ``[k]``.
-        halves: mean |r| with those of fits to random halves of the episodes, ``[k]``.
-    """
-
-    seeds: FloatArray
-    halves: FloatArray
+    seeds: FloatArray  # mean |r| of the scores with those of fits with other seeds, ``[k]``
+    halves: FloatArray  # mean |r| with those of fits to random halves of the episodes, ``[k]``
 
     @property
     def stable(self) -> BoolArray:
         """Which components are stable, ``[k]``."""
-        stable: BoolArray = np.minimum(self.seeds, self.halves) >= STABLE
-        return stable
+        return np.asarray(np.minimum(self.seeds, self.halves) >= STABLE)
 
 
 def stability(
@@ -48,15 +42,10 @@ def stability(
     seeds: int = SEEDS,
     seed: int = 0,
 ) -> Stability:
-    """Fit the directions again and match its components.
+    """Fit the directions again to ``values`` ``[n, size]``, which they were fitted to, and match their components.
 
-    Args:
-        basis: the directions.
-        values: what they were fitted to, ``[n, size]``.
-        groups: ``[n]``: rows of one group, for example an episode, stay in one half; None: single rows.
-        labels: as for `directions.fit`.
-        seeds: further fits with other seeds, and fits to halves, each.
-        seed: draws.
+    Rows of one of the ``groups`` ``[n]``, for example an episode, stay in one half (None: single rows). There are ``seeds`` fits
+    with other seeds, and as many to halves. ``labels``: as for `directions.fit`.
     """
     groups = np.arange(len(values)) if groups is None else np.asarray(groups)
     scores = basis.encode(values)
@@ -88,5 +77,4 @@ def match(first: FloatArray, second: FloatArray) -> FloatArray:
     lengths = [np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (first, second)]
     cosines = np.abs((first / lengths[0]) @ (second / lengths[1]).T)
     rows, columns = linear_sum_assignment(-cosines)
-    agreement: FloatArray = cosines[rows, columns]
-    return agreement
+    return np.asarray(cosines[rows, columns])

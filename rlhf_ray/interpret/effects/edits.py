@@ -286,10 +286,7 @@ def held(values: Any, dtype: np.dtype[Any]) -> bool:
 def edit_from_json(value: Any, where: str, objects: Mapping[str, int]) -> Edit:
     """Read one edit, for example ``{"edit": "remove", "object": "goal", "when": "next_state"}``.
 
-    Args:
-        value: the JSON value.
-        where: file and case, for errors.
-        objects: object codes by name.
+    ``where`` is the file and the case, for errors; ``objects`` are object codes by name.
 
     Raises:
         SettingError: it is no edit.
@@ -337,10 +334,7 @@ def object_codes(data: Transitions) -> list[float]:
 def world_edits(data: Transitions, names: Mapping[str, int], rng: np.random.Generator) -> Iterator[tuple[str, Change]]:
     """Yield edits of a grid that the world itself can make, by name: an object somewhere else, gone, or there twice.
 
-    Args:
-        data: steps of the grid.
-        names: codes of the objects, by name.
-        rng: seeds the places.
+    ``names`` are the codes of the objects, and ``rng`` seeds the places.
     """
     known = {float(code): name for name, code in names.items()}
     for code in object_codes(data):

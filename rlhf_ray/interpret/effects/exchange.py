@@ -53,15 +53,10 @@ class Order:
 class StepPairs:
     """Pairs of a step and a donor, and what exchanging parts between them does to rewards.
 
-    Args:
-        reward: the learned reward.
-        truth: the true reward as a function; None if it is unknown, and then there are no figures of it.
-        data: the steps to draw from; donors come from other episodes where there are several.
-        count: number of pairs.
-        rng: draws the pairs.
+    Donors come from other episodes where there are several. Without ``truth``, the true reward, there are no figures of it.
 
     Attributes:
-        own, donor: the steps of each pair.
+        own, donor: the steps of each of ``count`` pairs.
         outside: share of the changed steps that have no finite reward, by the change's name; they are left out.
     """
 

@@ -146,20 +146,20 @@ def stack(data: Transitions, most: int = 300) -> list[BoolArray] | None:
     return None
 
 
-def dependent(data: Transitions, bins: int = 8, least: float = 0.4) -> list[list[int]]:
+def dependent(data: Transitions) -> list[list[int]]:
     """Group the features of vectors that depend on each other, such as cosine and sine of an angle, which make no sense apart.
 
-    Two features depend on each other if one tells more than ``least`` of which of ``bins`` levels the other has (mutual information
+    Two features depend on each other if one tells more than 0.4 of which of 8 levels the other has (mutual information
     over the smaller entropy).
 
     Returns:
         Groups that together hold each feature once, in order.
     """
-    levels = [levels_of(column, bins, bins) for column in data.observations.reshape(len(data), -1).T]
+    levels = [levels_of(column, 8, 8) for column in data.observations.reshape(len(data), -1).T]
     group = list(range(len(levels)))
     for i, one in enumerate(levels):
         for j in range(i):
-            if _shared(one, levels[j]) > least:
+            if _shared(one, levels[j]) > 0.4:
                 group = [group[j] if of == group[i] else of for of in group]
     return [[i for i, of in enumerate(group) if of == name] for name in sorted(set(group), key=group.index)]
 

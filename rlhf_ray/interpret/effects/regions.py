@@ -28,20 +28,13 @@ PATCHES = 8
 
 @dataclass(frozen=True)
 class Regions:
-    """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches.
+    """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches."""
 
-    Attributes:
-        names: one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``.
-        masks: ``[regions, *observation_shape]`` bool.
-        layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
-        kind: "feature", "cell" or "patch".
-        planes: number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout.
-    """
-
-    names: tuple[str, ...]
-    masks: BoolArray
-    layout: tuple[int, int]
-    kind: Literal["feature", "cell", "patch"]
+    names: tuple[str, ...]  # one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``
+    masks: BoolArray  # ``[regions, *observation_shape]`` bool
+    layout: tuple[int, int]  # ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features
+    kind: Literal["feature", "cell", "patch"]  # "feature", "cell" or "patch"
+    # number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout
     planes: int = 0
 
     def __len__(self) -> int:
@@ -54,14 +47,10 @@ def regions_of(
     names: Sequence[str] | None = None,
     patches: int = PATCHES,
 ) -> Regions:
-    """Divide the observations of ``space``.
+    """Divide the observations of a Box: an image into patches over all channels, a grid into cells, other vectors into features.
 
-    Args:
-        space: Box. An image is divided into ``patches`` x ``patches`` patches over all its channels, a grid into its cells, any
-            other vector into its features.
-        grid: (rows, columns) if the observations are grids, flat or not.
-        names: names of a vector's features.
-        patches: patches per side of an image.
+    ``grid`` are (rows, columns) if the observations are grids, flat or not; ``names`` are those of a vector's features;
+    ``patches`` are the patches per side of an image.
 
     Raises:
         ValueError: ``space`` has no parts (Discrete).
@@ -95,14 +84,9 @@ def regions_of(
 
 
 def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:
-    """Divide the observations: into grid cells and named features where the environment tells them, images into patches.
+    """Divide a reward's observations: into grid cells and named features where the environment tells them, images into patches.
 
-    Args:
-        environment: a name for `rlhf_ray.envs.make_env`; None, or one that can't be made, tells nothing.
-        reward: gives the observation space.
-
-    Returns:
-        The parts; None for tables.
+    An environment that is None, or that can't be made, tells nothing. None for tables.
     """
     space = reward.observation_space
     grid: tuple[int, int] | None = None

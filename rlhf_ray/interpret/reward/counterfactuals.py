@@ -72,16 +72,10 @@ def evaluate(
     truth: RewardFunction | None = None,
     most: int = STEPS,
 ) -> list[CaseOutcome]:
-    """Edit steps of ``data`` and compute their reward.
+    """Edit steps of ``data``, at most ``most`` for each case, and compute their reward.
 
-    Args:
-        reward: the reward function.
-        data: steps to edit.
-        cases: what to do with them.
-        rng: draws the steps and the random places.
-        grid: (rows, columns) if observations are grids.
-        truth: the true reward function; tells the expected reward of cases that don't give one.
-        most: steps per case.
+    ``rng`` draws the steps and the random places; ``grid`` are (rows, columns) if observations are grids; ``truth``, the true
+    reward function, tells the expected reward of cases that don't give one.
 
     Raises:
         SettingError: an edit doesn't fit the observations.
@@ -116,15 +110,11 @@ def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
 
 
 def read_edits(path: Path | str, objects: Mapping[str, int] | None = None) -> list[Counterfactual]:
-    """Read cases from a JSON file.
+    """Read cases from a JSON file; objects have names if ``objects`` tells their codes, else numbers.
 
     It holds a list of objects such as::
 
         {"name": "no goal", "edits": [{"edit": "remove", "object": "goal", "when": "next_state"}], "expected": 0, "on": "ordinary"}
-
-    Args:
-        path: the file.
-        objects: object codes by name; without, objects are numbers.
 
     Raises:
         SettingError: the file can't be read, or a case is wrong.

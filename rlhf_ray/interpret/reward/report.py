@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
@@ -23,17 +24,11 @@ PICTURES = ("films", "moves", "examples", "saliency", "integrated_gradients", "e
 
 @dataclass(frozen=True)
 class Report:
-    """A written report.
+    """A written report."""
 
-    Attributes:
-        page: path of ``report.html``.
-        screen: what the page shows first.
-        sections: the sections, in the order of the page.
-    """
-
-    page: Path
-    screen: Screen
-    sections: tuple[Section, ...]
+    page: Path  # path of ``report.html``
+    screen: Screen  # what the page shows first
+    sections: tuple[Section, ...]  # the sections, in the order of the page
 
 
 def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:
@@ -85,6 +80,7 @@ def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None
     Raises:
         SettingError: the reward is not a function of a step.
     """
-    check_function(subject.reward, subject.data)
-    study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
-    return write_report(study, run_study(study, steps))
+    with Lock(out):
+        check_function(subject.reward, subject.data)
+        study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
+        return write_report(study, run_study(study, steps))

@@ -33,32 +33,23 @@ its variance."""
 
 @dataclass(frozen=True)
 class Subject:
-    """A reward, and steps to examine it on.
+    """A reward, and steps to examine it on."""
 
-    Attributes:
-        reward: the reward function.
-        data: steps to look at, whole episodes where possible, with true rewards where they are known.
-        gamma: discount of the agent that learns from the reward.
-        seed: seeds every draw; use `rng`.
-        environment: name for `rlhf_ray.envs.make_env`; None if unknown.
-        regions: the observations' parts, from `rlhf_ray.interpret.effects.regions.regions_of`; by default grid cells and named
-            features where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
-        effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
-        edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.
-        truth: the true reward as a function, if the recorded true rewards are not the ones to judge by: they are replaced by it. By
-            default the environment's own, where it agrees with the recorded ones.
-        methods: attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones.
-    """
-
-    reward: RewardFunction
-    data: Transitions
-    gamma: float = 0.99
-    seed: int = 0
-    environment: str | None = None
+    reward: RewardFunction  # the reward function
+    data: Transitions  # steps to look at, whole episodes where possible, with true rewards where they are known
+    gamma: float = 0.99  # discount of the agent that learns from the reward
+    seed: int = 0  # seeds every draw; use `rng`
+    environment: str | None = None  # name for `rlhf_ray.envs.make_env`; None if unknown
+    # the observations' parts, from `rlhf_ray.interpret.effects.regions.regions_of`; by default grid cells and named features
+    # where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
     regions: Regions | None = None
-    effort: float = 1.0
+    effort: float = 1.0  # number of samples, steps and restarts relative to the normal report: 0.1 for a quick look
+    # the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones
     edits: Path | None = None
+    # attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones
     methods: tuple[str, ...] = ()
+    # the true reward as a function, if the recorded true rewards are not the ones to judge by: they are replaced by it. By
+    # default the environment's own, where it agrees with the recorded ones.
     truth: RewardFunction | None = None
 
     def __post_init__(self) -> None:

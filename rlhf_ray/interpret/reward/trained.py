@@ -61,18 +61,10 @@ def taught(
     effort: float = 1.0,
     truth: RewardFunction | None = None,
 ) -> Taught | None:
-    """Train on a reward and on the true one, and compare the true returns.
+    """Train on a reward and on the true one (``truth``, if that is not the environment's own), and compare the true returns.
 
-    Args:
-        reward: the reward.
-        environment: name for ``make_env``.
-        gamma: discount.
-        seed: seeds everything that is drawn.
-        effort: amount of training and judging.
-        truth: the true reward, if that is not the environment's own.
-
-    Returns:
-        None for images and other observations that are no vectors or numbers.
+    ``effort`` is the amount of training and judging, and ``seed`` seeds everything that is drawn. None for images and other
+    observations that are no vectors or numbers.
     """
     env = make_env(environment)
     tables, spaces = tables_of(env, gamma), (env.observation_space, env.action_space)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -214,8 +213,7 @@ def _ascend(
     inputs: _Images | _Vectors = _Images(*given) if manifold.images else _Vectors(*given)
     actions: _Ranged | None = None
     if settings.best_action and isinstance(reward.action_space, gym.spaces.Box):
-        actions = _Ranged(torch.as_tensor(data.actions.astype(np.float32)))
-        actions.start(torch.as_tensor(starts.actions.astype(np.float32)))
+        actions = _Ranged(*(torch.as_tensor(of.actions.astype(np.float32)) for of in (data, starts)))
     parameters = [inputs.parameter, *([actions.logits] if actions else [])]
     optimiser = torch.optim.Adam(parameters, LEARNING_RATE)
     choose = settings.best_action and actions is None and "action" in reward.inputs
@@ -240,39 +238,31 @@ def _ascend(
 class _Ranged:
     """Numbers within the range of the data's ``[n, …]``, by a sigmoid of their logits."""
 
-    def __init__(self, data: Tensor):
+    def __init__(self, data: Tensor, start: Tensor):
         self.low, self.range = data.amin(0), data.amax(0) - data.amin(0)
-
-    def start(self, values: Tensor) -> None:
-        share = (values - self.low) / self.range.clamp_min(1e-9)
+        share = (start - self.low) / self.range.clamp_min(1e-9)
         self.logits = torch.logit(share.clamp(0.02, 0.98)).requires_grad_()
 
     def __call__(self) -> Tensor:
         return self.low + self.range * torch.sigmoid(self.logits)
 
 
-class _Made(ABC):
+@dataclass
+class _Made:
     """Frames as parameters: a call returns both frames, and a penalty of each step ``[n]``."""
 
-    parameter: Tensor
+    data: Transitions
+    starts: Transitions
+    frames: tuple[Frame, ...]
+    manifold: Manifold
+    regularised: bool
+    generator: torch.Generator
+    parameter: Tensor = field(init=False)
 
-    def __init__(
-        self,
-        data: Transitions,
-        starts: Transitions,
-        frames: tuple[Frame, ...],
-        manifold: Manifold,
-        regularised: bool,
-        generator: torch.Generator,
-    ):
-        self.starts, self.frames, self.regularised, self.generator = starts, frames, regularised, generator
+    def __post_init__(self) -> None:
         self.fixed: dict[str, Tensor] = {
-            name: torch.as_tensor(np.array(getattr(starts, field), np.float32)) for name, field in FIELDS.items()
+            name: torch.as_tensor(np.array(getattr(self.starts, of), np.float32)) for name, of in FIELDS.items()
         }
-        self.prepare(data, manifold)
-
-    @abstractmethod
-    def prepare(self, data: Transitions, manifold: Manifold) -> None: ...
 
     def with_arrays(self, arrays: list[Array]) -> Transitions:
         """Return the steps with these frames."""
@@ -282,11 +272,12 @@ class _Made(ABC):
 class _Images(_Made):
     """Images as parameters."""
 
-    def prepare(self, data: Transitions, manifold: Manifold) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         *shape, channels = self.starts.observations.shape
         begin = 0.5 + 0.05 * torch.randn((*shape, channels * len(self.frames)), generator=self.generator)
         self.parameter, self.images = (fourier if self.regularised else pixels)(begin)
-        self.most = VARIATION * (manifold.mean_variation or 1.0)
+        self.most = VARIATION * (self.manifold.mean_variation or 1.0)
 
     def made(self) -> list[Tensor]:
         """Each frame's images in [0, 1], at most as varied as the data's."""
@@ -310,9 +301,9 @@ class _Images(_Made):
 class _Vectors(_Made):
     """Vectors as parameters, within the data's range feature by feature."""
 
-    def prepare(self, data: Transitions, manifold: Manifold) -> None:
-        known = flat(data, self.frames)
-        self.ranged = _Ranged(torch.as_tensor(known))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = flat(self.data, self.frames)
         whole = known.astype(np.float64)
         mean, std = whole.mean(0), whole.std(0)
         std[std < 1e-9] = 1.0
@@ -322,7 +313,7 @@ class _Vectors(_Made):
         self.typical = max(float(np.quantile(lengths, 0.95)), 1e-6)
         self.mean, self.std, self.inverse = map(torch.as_tensor, (mean, std, inverse))
         begin = 0.5 * torch.randn((len(self.starts), len(mean)), generator=self.generator)
-        self.ranged.start(begin * self.std.float() + self.mean.float())
+        self.ranged = _Ranged(torch.as_tensor(known), begin * self.std.float() + self.mean.float())
         self.parameter = self.ranged.logits
 
     def __call__(self) -> tuple[dict[str, Tensor], Tensor]:

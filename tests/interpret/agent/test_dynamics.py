@@ -98,11 +98,11 @@ def test_jacobians_through_the_world_add_the_path_of_actions():
     memory = torch.as_tensor(np.random.default_rng(1).normal(size=(3, 5)), dtype=torch.float32)
     context = torch.zeros(3, 1, 9), torch.zeros(3, 0, 2), memory
     world = _Loop()
-    alone = dynamics.world_jacobians(world, agent, basis, *context, 2, through_actions=False)
+    alone = dynamics.world_jacobians(world, agent, basis, context, 2, through_actions=False)
     assert alone == pytest.approx(
         np.broadcast_to(basis.filters @ RULES[0] @ RULES[0] @ basis.patterns.T, alone.shape), abs=1e-4
     )
-    whole = dynamics.world_jacobians(world, agent, basis, *context, 2)
+    whole = dynamics.world_jacobians(world, agent, basis, context, 2)
     run = simulate(world, agent, *context[:2], memory, 0)
     # The straight-through gradient of action 1's weight by the first unit is 1 - its probability.
     slope = 1.0 - run.logits[:, 0].softmax(-1)[:, 1].detach().numpy()

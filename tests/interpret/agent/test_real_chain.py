@@ -1,4 +1,4 @@
-"""The study of an agent with its real steps, on small agents: it runs, is kept, continues, and works over Ray."""
+"""The study of an agent with its real steps, on small agents: it runs, is kept, and continues."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +75,6 @@ def test_the_whole_chain_runs_on_an_untrained_agent(environment: str, shape: dic
     page, _ = write_agent_report(sections, tmp_path, {"agent": agent.name, "environment": environment, "seed": 0})
     assert page.exists()
     assert (tmp_path / "panel" / "index.html").exists()
-
-
-@pytest.mark.soak
-@pytest.mark.ray
-def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> None:
-    from rlhf_ray.runs.interpret import map_over_ray
-
-    names, values = ("attribution",), {}
-    agent = untrained(MINIRUN)
-    for mapper in (map, map_over_ray):
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            study = study_of(agent, MINIRUN, tmp_path / mapper.__name__, effort=0.01)
-            sections = run_study(study, names, submit=pool.submit, mapper=mapper)
-        assert not stopped(sections)
-        values[mapper.__name__] = sections[-1].values
-    assert values["map_over_ray"] == values["map"]
 
 
 @pytest.mark.soak

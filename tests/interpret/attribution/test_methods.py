@@ -1,18 +1,20 @@
-"""Attribution methods on every kind of reward and agent, beside captum and closed forms; faults that others' code has."""
+"""Attribution methods on every kind of reward and agent, beside captum and closed forms; their pictures; faults of others' code."""
 
 import dataclasses
+import io
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import questions
 from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
-from rlhf_ray.interpret.attribution.drawing import draw, largest
+from rlhf_ray.interpret.attribution.drawing import draw, largest, overlay, saturating, strip
 from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
 from rlhf_ray.interpret.attribution.gradients import IntegratedGradients, last_convolutions
 from rlhf_ray.interpret.attribution.interventions import input_effects, part_effects
@@ -22,8 +24,8 @@ from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps import attribution as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, ImitationReward, TableReward, TorchReward
-from tests.interpret.agent import linear_world
-from tests.interpret.agent.linear_world import LinearAgent, network_agent, random_episodes
+from tests.interpret.agent import worlds
+from tests.interpret.agent.worlds import LinearAgent, network_agent, random_episodes
 from tests.interpret.contexts import ensemble_of, run_step, steps_of
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
@@ -111,16 +113,16 @@ def test_every_method_that_fits_maps_every_input(kind):
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     ("memory", "space", "actions"),
-    [("none", linear_world.IMAGE, linear_world.DISCRETE), ("gru", linear_world.IMAGE, linear_world.BOX),
-     ("lstm", linear_world.VECTOR, linear_world.DISCRETE)],
+    [("none", worlds.IMAGE, worlds.DISCRETE), ("gru", worlds.IMAGE, worlds.BOX),
+     ("lstm", worlds.VECTOR, worlds.DISCRETE)],
     ids=["images", "images, gru", "vectors, lstm"],
 )  # fmt: skip
 def test_every_method_on_every_agent(name, memory, space, actions):
-    quantity = questions.action_mean(actions, 0) if actions is linear_world.BOX else questions.value()
+    quantity = questions.action_mean(actions, 0) if actions is worlds.BOX else questions.value()
     question, moments = asked(network_agent(space, actions, memory), quantity)
     if EVERY[name].why_not(question) is not None:
         assert name in IMAGES | {"grad_cam"}
-        assert space is linear_world.VECTOR
+        assert space is worlds.VECTOR
         return
     found = attribute(EVERY[name], question, moments)
     assert np.abs(found["frame"]).max() > 0
@@ -145,7 +147,7 @@ def test_integrated_gradients_integrate():
 
 
 def test_integrated_gradients_of_an_agent_are_complete():
-    question, moments = asked(network_agent(), questions.chosen_action(linear_world.DISCRETE), count=8)
+    question, moments = asked(network_agent(), questions.chosen_action(worlds.DISCRETE), count=8)
     found = IntegratedGradients().attribute(question, moments)
     sums = sum(of.reshape(8, -1).sum(1) for of in found.values())
     with torch.no_grad():
@@ -299,3 +301,46 @@ def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
 def test_rank_correlation_of_a_constant_is_zero():
     assert rank_correlation(np.zeros(5), np.arange(5.0)) == 0.0
     assert rank_correlation(np.arange(5.0), np.arange(5.0) ** 3) == pytest.approx(1.0)
+
+
+def test_a_large_value_has_the_full_colour_and_no_weaker_one():
+    """A cast to bytes wraps: 5 times the mean was full, 6 times nearly none."""
+    maps = np.zeros((1, 4, 4))
+    maps[0, :2] = 1.0
+    maps[0, 2, :4] = np.array([5.0, 6.0, 50.0, -6.0])
+    frames = np.full((1, 4, 4, 3), 128, np.uint8)
+    drawn = overlay(frames, maps, scale=5.0).astype(int)[0]
+    assert np.array_equal(drawn[2, 0], drawn[2, 1])
+    assert np.array_equal(drawn[2, 1], drawn[2, 2])
+    red, blue = drawn[2, 1], drawn[2, 3]
+    assert red[0] - red[2] > 60
+    assert blue[2] - blue[0] > 60
+    assert abs(drawn[3, 0][0] - drawn[3, 0][2]) == 0, "no colour where there is nothing"
+    assert not np.ptp(overlay(frames, maps, 5.0, np.array([True])), axis=-1).any(), "no colour beyond the valid horizon"
+    assert saturating(np.array([-1.0, 0.0, 3.0])) == 10.0
+    assert saturating(np.zeros(3)) == 1.0
+
+
+def test_strips_are_pictures_of_images_and_vectors():
+    rng = np.random.default_rng(0)
+    for shape in ((1, 2, 16, 16, 3), (1, 2, 5)):
+        maps, frames = rng.normal(size=shape), rng.integers(0, 256, shape).astype(np.uint8)
+        one, other = (
+            strip(frames, maps, ["one"], ["now", "+1"], "value", faded=np.array([[False, x]])) for x in (True, False)
+        )
+        assert one[:4] == b"\x89PNG"
+        assert one != other
+
+
+def test_a_strip_that_is_not_trusted_is_crossed_out_with_its_reason():
+    frames = np.full((1, 2, 16, 16, 3), 128, np.uint8)
+    maps = np.zeros(frames.shape)
+    trusted, not_trusted = (
+        np.asarray(Image.open(io.BytesIO(strip(frames, maps, ["one"], ["now", "+1"], crossed_out=why)))).astype(int)
+        for why in (None, "random orders are as good")
+    )
+    red = [
+        (image[..., 0] > image[..., 2] + 80) & (image[..., 0] > image[..., 1] + 80) for image in (trusted, not_trusted)
+    ]
+    assert not_trusted.shape[0] > trusted.shape[0], "the reason stands below"
+    assert red[1][:, : red[1].shape[1] // 2].sum() > 20 * (red[0][:, : red[0].shape[1] // 2].sum() + 1)

@@ -19,7 +19,7 @@ from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from rlhf_ray.study.step import StepContext
-from tests.interpret.agent.linear_world import network_agent
+from tests.interpret.agent.worlds import network_agent
 from tests.interpret.attribution.test_methods import VECTOR, a_callable, steps_for
 
 OWN = '''

@@ -12,10 +12,10 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.report import reward_study, write_report
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward.functions import CallableReward
-from rlhf_ray.study import Check, Effect, Effects, Picture, Section, Step, StepContext, Table, run_study
+from rlhf_ray.study import Step, StepContext, run_study
 from tests.interpret.contexts import steps_of
+from tests.study.parts import section
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -29,39 +29,23 @@ def subject(function=lambda o, a, n, d: 2 * o[:, 0], true=lambda o: o[:, 0], n=1
 
 
 def fake(context):
-    """A section with everything that it may hold."""
-    rows = [
-        Effect("little", {"learned": MeanEstimate(0.1, 0.0, 0.2)}),
-        Effect("much", {"learned": MeanEstimate(0.9, 0.8, 1.0)}),
-    ]
-    return Section(
-        "one",
-        "A <step>",
-        [Check("good", True, 1.0, bound="> 0"), Check("bad", False, np.float32(0.25), bound="> 0.5", remedy="because")],
-        [Effects.sort("e", "What it looks at", ["learned"], rows)],
-        [Table(["a", "b"], [["x", float("nan")], ["y", np.int64(3)]], "numbers")],
-        [Picture("p", b"\x89PNG", "seen", "it failed")],
-        ["the <rest>"],
-        {"figure": np.float64(1.5), "list": np.arange(3).tolist()},
-    )
+    values = {"figure": np.float64(1.5), "list": [float("nan"), np.int64(3)]}
+    return dataclasses.replace(section(2), title="A <step>", values=values)
 
 
 def report(folder):
-    study = reward_study(subject(), folder, [name_of(Step("one", "A <step>", fake))])
-    return write_report(study, run_study(study, ["one"]))
+    study = reward_study(subject(), folder, [name_of(Step("s", "A <step>", fake))])
+    return write_report(study, run_study(study, ["s"]))
 
 
 def test_the_screen_answers_by_the_checks_and_shows_the_largest_effects_first(tmp_path):
     made = report(tmp_path)
-    assert made.screen.answer == "Don't use it as it is: bad"
-    assert [row.name for row in made.screen.effects[0].rows] == ["much", "little"]
+    assert made.screen.answer == "Don't use it as it is: the `step` ran"
+    assert [row.name for row in made.screen.effects[0].rows][:2] == ["whole", "b"]
     page = made.page.read_text()
     assert "A &lt;step&gt;" in page
-    assert "the &lt;rest&gt;" in page
-    assert "Don't trust this picture: it failed" in page
     twin = json.loads((tmp_path / "report.json").read_text())
-    assert twin["sections"][0]["values"] == {"figure": 1.5, "list": [0, 1, 2]}
-    assert twin["sections"][0]["tables"][0]["rows"] == [["x", None], ["y", 3]]
+    assert twin["sections"][0]["values"] == {"figure": 1.5, "list": [None, 3]}
     assert not re.search(r"<script|https?://|src=\"(?!data:)|href=\"(?!#|data:)", page), "it loads something"
     assert "default-src 'none'" in page
     files = [tmp_path / "report.html", tmp_path / "report.json"]

@@ -41,111 +41,74 @@ Reader = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PanelSaliency:
-    """Saliency maps of one quantity for some of the samples.
+    """Saliency maps of one quantity for some of the samples."""
 
-    Attributes:
-        rows: the samples, ``[m]``.
-        maps: signed, ``[m, T, height, width]`` for images, ``[m, T, features]`` for vectors. NaN where not computed.
-        doubt: why not to trust them: they are drawn crossed out; empty if they are faithful.
-    """
-
-    rows: IntArray
+    rows: IntArray  # the samples, ``[m]``
+    # signed, ``[m, T, height, width]`` for images, ``[m, T, features]`` for vectors. NaN where not computed.
     maps: FloatArray
-    doubt: str = ""
+    doubt: str = ""  # why not to trust them: they are drawn crossed out; empty if they are faithful
 
 
 @dataclass(frozen=True)
 class PanelRollout:
-    """One side of a pair.
+    """One side of a pair."""
 
-    Attributes:
-        observations: ``[T, …]``, as those of `PanelData`.
-        actions: ``[T]`` for Discrete, else ``[T, dimensions]``.
-        values: ``[T]``.
-        outcome: how it ended; empty if it goes on or nobody knows.
-    """
-
-    observations: Array
-    actions: Array
-    values: FloatArray
-    outcome: str = ""
+    observations: Array  # ``[T, …]``, as those of `PanelData`
+    actions: Array  # ``[T]`` for Discrete, else ``[T, dimensions]``
+    values: FloatArray  # ``[T]``
+    outcome: str = ""  # how it ended; empty if it goes on or nobody knows
 
 
 @dataclass(frozen=True)
 class PanelPair:
-    """Two rollouts from the same start: A without, B with an intervention or an edit of the level.
+    """Two rollouts from the same start: A without, B with an intervention or an edit of the level."""
 
-    Attributes:
-        name: what was changed in B, in a few words.
-        about: what to look at, one sentence.
-        simulated: the rollouts come from the world model, not from the environment.
-        a, b: the rollouts.
-        sample: the sample that they start from; None if it is not in the panel.
-    """
-
-    name: str
-    about: str
-    simulated: bool
+    name: str  # what was changed in B, in a few words
+    about: str  # what to look at, one sentence
+    simulated: bool  # the rollouts come from the world model, not from the environment
+    # a, b: the rollouts
     a: PanelRollout
     b: PanelRollout
-    sample: int | None = None
+    sample: int | None = None  # the sample that they start from; None if it is not in the panel
 
 
 @dataclass(frozen=True)
 class PanelData:
-    """``n`` samples of at most ``T`` steps with ``k`` components. Steps after a sample's length are padding.
+    """``n`` samples of at most ``T`` steps with ``k`` components. Steps after a sample's length are padding."""
 
-    Attributes:
-        title: heading of the page.
-        observations: ``[n, T, height, width, channels]`` uint8 for images, ``[n, T, features]`` for vectors.
-        lengths: steps of each sample, ``[n]``, at least 1.
-        actions: ``[n, T]`` for Discrete, else ``[n, T, dimensions]``.
-        action_names: of the Discrete actions, or of the dimensions.
-        values, rewards: ``[n, T]``.
-        loadings: scores of the components, ``[n, T, k]``.
-        components: their names.
-        logits: of Discrete actions, ``[n, T, actions]``; None for others.
-        gradients: of each quantity by the components' scores, ``[n, T, k]``. NaN where not computed.
-        saliency: maps of each quantity.
-        paths: share of each path in the gradient of each quantity, ``[n, T, paths]``. NaN where not computed.
-        path_names: of the paths, for example memory, world, frame.
-        labels: clusters or behaviours, by the name of the clustering, ``[n, T]``; -1 for none.
-        label_names: names of the labels of each clustering; numbers if missing.
-        outcomes: how each sample ended, ``[n]``; empty if it goes on.
-        levels: seed of each sample's level, ``[n]``.
-        base: scores ``[N, k]`` of the grey points behind a sample's path; default: some of the samples' own.
-        maps: two-dimensional maps (t-SNE, UMAP) by name: points ``[N, 2]`` of `base` and ``[n, T, 2]`` of the samples.
-        pairs: rollouts side by side.
-        horizon: number of simulated steps that can be trusted; later ones are greyed. None: no limit is known.
-        simulated: the samples come from the world model, so that the horizon applies to them as well.
-        feature_names: of vector observations.
-        notes: what the panel was made from, shown at its end: agent, estimator, …
-    """
-
-    title: str
-    observations: Array
-    lengths: IntArray
-    actions: Array
-    action_names: Sequence[str]
+    title: str  # heading of the page
+    observations: Array  # ``[n, T, height, width, channels]`` uint8 for images, ``[n, T, features]`` for vectors
+    lengths: IntArray  # steps of each sample, ``[n]``, at least 1
+    actions: Array  # ``[n, T]`` for Discrete, else ``[n, T, dimensions]``
+    action_names: Sequence[str]  # of the Discrete actions, or of the dimensions
+    # values, rewards: ``[n, T]``
     values: FloatArray
     rewards: FloatArray
-    loadings: FloatArray
-    components: Sequence[str]
-    logits: FloatArray | None = None
+    loadings: FloatArray  # scores of the components, ``[n, T, k]``
+    components: Sequence[str]  # their names
+    logits: FloatArray | None = None  # of Discrete actions, ``[n, T, actions]``; None for others
+    # of each quantity by the components' scores, ``[n, T, k]``. NaN where not computed.
     gradients: Mapping[str, FloatArray] = field(default_factory=dict)
-    saliency: Mapping[str, PanelSaliency] = field(default_factory=dict)
+    saliency: Mapping[str, PanelSaliency] = field(default_factory=dict)  # maps of each quantity
+    # share of each path in the gradient of each quantity, ``[n, T, paths]``. NaN where not computed.
     paths: Mapping[str, FloatArray] = field(default_factory=dict)
-    path_names: Sequence[str] = ()
+    path_names: Sequence[str] = ()  # of the paths, for example memory, world, frame
+    # clusters or behaviours, by the name of the clustering, ``[n, T]``; -1 for none
     labels: Mapping[str, IntArray] = field(default_factory=dict)
+    # names of the labels of each clustering; numbers if missing
     label_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    outcomes: Sequence[str] = ()
-    levels: IntArray | None = None
+    outcomes: Sequence[str] = ()  # how each sample ended, ``[n]``; empty if it goes on
+    levels: IntArray | None = None  # seed of each sample's level, ``[n]``
+    # scores ``[N, k]`` of the grey points behind a sample's path; default: some of the samples' own
     base: FloatArray | None = None
+    # two-dimensional maps (t-SNE, UMAP) by name: points ``[N, 2]`` of `base` and ``[n, T, 2]`` of the samples
     maps: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
-    pairs: Sequence[PanelPair] = ()
+    pairs: Sequence[PanelPair] = ()  # rollouts side by side
+    # number of simulated steps that can be trusted; later ones are greyed. None: no limit is known.
     horizon: int | None = None
-    simulated: bool = False
-    feature_names: Sequence[str] = ()
+    simulated: bool = False  # the samples come from the world model, so that the horizon applies to them as well
+    feature_names: Sequence[str] = ()  # of vector observations
+    # what the panel was made from, shown at its end: agent, estimator, …
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,8 +144,7 @@ class PanelData:
     @property
     def real(self) -> BoolArray:
         """Which steps are no padding, ``[n, T]``."""
-        real: BoolArray = np.arange(self.loadings.shape[1])[None] < self.lengths[:, None]
-        return real
+        return np.asarray(np.arange(self.loadings.shape[1])[None] < self.lengths[:, None])
 
     @property
     def background(self) -> FloatArray:
@@ -190,8 +152,7 @@ class PanelData:
         if self.base is not None:
             return self.base
         own = self.loadings[self.real]
-        some: FloatArray = own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))]
-        return some
+        return np.asarray(own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))])
 
     @property
     def outcome_names(self) -> list[str]:
@@ -221,18 +182,9 @@ def collect(
 ) -> PanelData:
     """Collect a panel of ``pieces`` of recorded episodes, and of the components of a basis that was fitted at ``site``.
 
-    Args:
-        agent: the agent.
-        episodes: with observations.
-        pieces: the samples.
-        basis: the components.
-        site: the agent's memory, or a layer.
-        rng: draws the grey points.
-        action_names: of Discrete actions.
-        labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
-        maps: what places ``[N, size]`` on maps ``[N, 2]``, by name.
-        faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
-        more: further fields of `PanelData`: title, pairs, horizon, notes.
+    ``labels`` are clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, with their names; ``maps``
+    place ``[N, size]`` on maps ``[N, 2]``; ``faithful`` tells which maps of a step's own frame are (None: nothing is doubted).
+    ``more`` are further fields of `PanelData`: title, pairs, horizon, notes. ``rng`` draws the grey points.
     """
     inside = values_at(agent, episodes, site)
     scores = basis.encode(inside.reshape(-1, inside.shape[-1]).astype(np.float64)).reshape(*inside.shape[:2], -1)

@@ -23,6 +23,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair, PanelSaliency
 from rlhf_ray.interpret.attribution.drawing import CROSS, LOWERS, ON_DARK, RAISES
+from rlhf_ray.study.plots import rgb
 
 STATIC = Path(__file__).parent / "static"
 PAGES = Path(__file__).parents[3] / "pages"
@@ -98,8 +99,7 @@ def _colours() -> str:
 def _real(data: PanelData, values: Array) -> FloatArray:
     """``values`` ``[n, T, …]`` with NaN for padding."""
     shaped = data.real.reshape(*data.real.shape, *(1,) * (values.ndim - 2))
-    real: FloatArray = np.where(shaped, np.asarray(values, np.float64), np.nan)
-    return real
+    return np.asarray(np.where(shaped, np.asarray(values, np.float64), np.nan))
 
 
 def _core(data: PanelData) -> dict[str, Any]:
@@ -252,14 +252,6 @@ def plan_for(groups: int, steps: int, height: int, width: int) -> dict[str, int]
     together = max(1, min(groups, SIDE // (math.ceil(steps / columns) * height)))
     rows = math.ceil(together * steps / columns)
     return {"height": height, "width": width, "steps": steps, "columns": columns, "rows": rows, "together": together}
-
-
-def rgb(frames: Array) -> Array:
-    """Return frames ``[…, h, w, c]`` of any number of channels as uint8 ``[…, h, w, 3]``: of a stack, the newest image."""
-    frames = np.asarray(frames)
-    if frames.dtype != np.uint8:
-        frames = np.clip(np.round(frames), 0, 255).astype(np.uint8)
-    return frames[..., -3:] if frames.shape[-1] % 3 == 0 else np.repeat(frames[..., -1:], 3, -1)
 
 
 def sheet_image(plan: Mapping[str, int], groups: Array) -> Image.Image:

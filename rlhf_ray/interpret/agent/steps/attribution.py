@@ -210,7 +210,7 @@ def through_time(
         simulation = question.rollout(moments, moved)
         slopes = simulation.gradients(question.read(simulation))
         for name in ("observations", "memory", "states"):
-            part = getattr(slopes, name)[:, upto].detach() / samples
+            part = slopes[name][:, upto].detach() / samples
             total[name] = total[name] + part if name in total else part
         if not copy:
             seen = simulation.observations[:, upto].detach()

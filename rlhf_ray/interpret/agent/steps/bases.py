@@ -35,16 +35,11 @@ PREFERRED = ("ica", "pca", "probe")
 
 @dataclass(frozen=True)
 class FittedBasis:
-    """A basis of the agent's memory.
+    """A basis of the agent's memory."""
 
-    Attributes:
-        names: its components.
-        explained: share of the variance that it reproduces.
-        seeds, halves, stable: see `rlhf_ray.interpret.directions.stability.Stability`.
-    """
-
-    names: list[str]
-    explained: float
+    names: list[str]  # its components
+    explained: float  # share of the variance that it reproduces
+    # seeds, halves, stable: see `rlhf_ray.interpret.directions.stability.Stability`
     seeds: FloatArray
     halves: FloatArray
     stable: list[bool]

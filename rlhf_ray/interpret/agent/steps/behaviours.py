@@ -62,7 +62,12 @@ def run(context: AgentContext) -> Section:
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = {"blocks": list(blocks), "length": clustered.length, "silhouette": silhouette, "stability": stability}
-    rows = [[name, one["windows"], f"{one['share']:.0%}", _told(one["marks"])] for name, one in described.items()]
+    rows = []
+    for name, one in described.items():
+        told = ", ".join(
+            f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in one["marks"].items()
+        )
+        rows.append([name, one["windows"], f"{one['share']:.0%}", told])
     remedy = "The borders between behaviours depend on the sample: read them as a rough map."
     check = Check.of("behaviours found again", stability >= STABLE or None, stability, f"≥ {STABLE}", remedy)
     caption = (
@@ -105,46 +110,30 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
     return described
 
 
-def _told(marks: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in marks.items())
-
-
 def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
     """Draw the most typical windows of each behaviour, one below the other."""
     length, starts = clustered.length, clustered.starts
     frames = np.full((len(clustered), SHOWN * length, *episodes.observations.shape[2:]), 255, np.uint8)
     for row, examples in enumerate(clustered.examples):
-        for place, example in enumerate(_distinct(starts.rows, examples)):
+        first = np.sort(np.unique(starts.rows[examples], return_index=True)[1])[:SHOWN]  # of different episodes
+        for place, example in enumerate(examples[first]):
             steps = starts.steps[example] + np.arange(length)
             frames[row, place * length : (place + 1) * length] = episodes.observations[starts.rows[example], steps]
     rows = [f"B{row}" for row in range(len(clustered))]
     return strip(frames, None, rows, [f"+{step}" for step in range(length)] * SHOWN)
 
 
-def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
-    """Return the first examples of different episodes, so that they are not the same moment."""
-    _, first = np.unique(rows[examples], return_index=True)
-    return [int(examples[place]) for place in np.sort(first)[:SHOWN]]
-
-
 @dataclass(frozen=True)
 class Behaviours:
-    """Which behaviour each step belongs to.
+    """Which behaviour each step belongs to."""
 
-    Attributes:
-        labels: ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1
-            after the end, and in windows that no cluster holds.
-        clusters: the clusters of the windows that were clustered.
-        starts: where each of those windows starts, ``m`` moments.
-        examples: for each behaviour, rows of these windows, the most typical first.
-        length: steps in a window.
-    """
-
+    # ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1 after the
+    # end, and in windows that no cluster holds
     labels: IntArray
-    clusters: Clusters
-    starts: Moments
-    examples: Sequence[IntArray]
-    length: int
+    clusters: Clusters  # the clusters of the windows that were clustered
+    starts: Moments  # where each of those windows starts, ``m`` moments
+    examples: Sequence[IntArray]  # for each behaviour, rows of these windows, the most typical first
+    length: int  # steps in a window
 
     def __len__(self) -> int:
         return len(self.clusters)
@@ -212,8 +201,7 @@ def shares(labels: IntArray, concept: Array) -> FloatArray:
     known = np.isfinite(concept) & (labels >= 0)
     sums = np.bincount(labels[known], concept[known], minlength=int(labels.max(initial=-1)) + 1)
     counts = np.bincount(labels[known], minlength=len(sums))
-    found: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return found
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=nothing_inside)

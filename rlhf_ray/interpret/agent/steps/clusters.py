@@ -108,19 +108,12 @@ def _checks(found: Mapping[str, Mapping[Kind, Clusters]]) -> list[Check]:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of ``n`` rows.
+    """Clusters of ``n`` rows."""
 
-    Attributes:
-        kind: kmeans, ward or hdbscan.
-        labels: ``[n]``: clusters from 0, the largest first; -1 for rows that HDBSCAN leaves out.
-        silhouette: from -1 to 1; 0 with fewer than two clusters.
-        stability: adjusted Rand index between these labels and those of resamples, on the rows that both have; 1 is the same, 0 is
-            chance.
-    """
-
-    kind: Kind
-    labels: IntArray
-    silhouette: float
+    kind: Kind  # kmeans, ward or hdbscan
+    labels: IntArray  # ``[n]``: clusters from 0, the largest first; -1 for rows that HDBSCAN leaves out
+    silhouette: float  # from -1 to 1; 0 with fewer than two clusters
+    # adjusted Rand index between these labels and those of resamples, on the rows that both have; 1 is the same, 0 is chance
     stability: float
 
     def __len__(self) -> int:
@@ -153,14 +146,13 @@ def cluster(
     return Clusters(kind, labels, _silhouette(points, labels, seed), float(np.mean(agreements)))
 
 
-def principal(values: FloatArray, share: float = 0.95) -> FloatArray:
-    """Return the scores ``[n, k]`` of the principal components that explain ``share`` of the variance; none if nothing varies."""
+def principal(values: FloatArray) -> FloatArray:
+    """Return the scores ``[n, k]`` of the principal components that explain 95 % of the variance; none if nothing varies."""
     rows = np.asarray(values, np.float64)
     spread, axes = spectrum(rows)
     if not len(spread):
         return np.zeros((len(rows), 0))
-    found: FloatArray = (rows - rows.mean(0)) @ axes[: enough_of(spread, share)].T
-    return found
+    return np.asarray((rows - rows.mean(0)) @ axes[: enough_of(spread)].T)
 
 
 def _labels(points: FloatArray, kind: Kind, count: int, seed: int) -> IntArray:
@@ -196,17 +188,17 @@ def _silhouette(points: FloatArray, labels: IntArray, seed: int) -> float:
     return float(silhouette_score(points[rows], labels[rows]))
 
 
-def tsne(values: FloatArray, seed: int = 0, perplexity: float = 30.0) -> FloatArray:
+def tsne(values: FloatArray, seed: int = 0) -> FloatArray:
     """Return t-SNE's positions ``[n, 2]`` of ``values`` ``[n, size]``, started at the first two principal components."""
     points = principal(values)
     if len(points) < 5 or not points.shape[1]:
         return _plain(points)
     start = _plain(points) / max(float(points[:, 0].std()), 1e-12) * 1e-4
-    model = TSNE(2, perplexity=min(perplexity, (len(points) - 1) / 3), init=start, random_state=seed, max_iter=500)
+    model = TSNE(2, perplexity=min(30.0, (len(points) - 1) / 3), init=start, random_state=seed, max_iter=500)
     return np.asarray(model.fit_transform(points), np.float64)
 
 
-def umap(values: FloatArray, seed: int = 0, neighbours: int = 15) -> FloatArray:
+def umap(values: FloatArray, seed: int = 0) -> FloatArray:
     """Return UMAP's positions ``[n, 2]`` of ``values`` ``[n, size]``.
 
     Raises:
@@ -221,7 +213,7 @@ def umap(values: FloatArray, seed: int = 0, neighbours: int = 15) -> FloatArray:
         return _plain(points)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a seed means one thread
-        model = UMAP(n_neighbors=min(neighbours, len(points) - 1), random_state=seed, n_jobs=1)
+        model = UMAP(n_neighbors=min(15, len(points) - 1), random_state=seed, n_jobs=1)
         return np.asarray(model.fit_transform(points), np.float64)
 
 

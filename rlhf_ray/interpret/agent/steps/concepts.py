@@ -107,16 +107,6 @@ def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 
     return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in concepts.items()}
 
 
-def concepts_at(episodes: Episodes, elements: int = 1) -> dict[str, FloatArray]:
-    """Return the numbers that the environment says about its state, and the steps so far, ``[n, T]`` by name.
-
-    Of arrays, the first ``elements``.
-    """
-    n, steps = episodes.actions.shape[:2]
-    numbers = {name: values[:, :steps] for name, values in _numbers(episodes, elements).items()}
-    return {**numbers, ELAPSED: np.tile(np.arange(float(steps)), (n, 1))}
-
-
 def _numbers(episodes: Episodes, elements: int) -> dict[str, FloatArray]:
     """Return the numbers that the environment says about its state, ``[n, T + 1]`` by name; the first ``elements`` of arrays."""
     numbers: dict[str, FloatArray] = {}
@@ -154,25 +144,16 @@ def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dic
 
 @dataclass(frozen=True)
 class DecodedConcept:
-    """How well a concept can be read, on levels that nothing was fitted to.
+    """How well a concept can be read, on levels that nothing was fitted to."""
 
-    Attributes:
-        concept: the concept.
-        measure: AUC of yes or no (0.5 is chance), R² of numbers (0 is the mean).
-        rows: steps where it is defined.
-        score: of a linear probe of the hidden state, with its interval over folds.
-        shuffled: the same with the labels of other episodes at the same step.
-        frame: the same probe of the one frame; None without frames.
-        since: steps ago, the farthest back that it and all that is nearer can be read, better than off other episodes; None if not
-            even now.
-    """
-
-    concept: str
-    measure: Measure
-    rows: int
-    score: MeanEstimate
-    shuffled: MeanEstimate
-    frame: float | None
+    concept: str  # the concept
+    measure: Measure  # AUC of yes or no (0.5 is chance), R² of numbers (0 is the mean)
+    rows: int  # steps where it is defined
+    score: MeanEstimate  # of a linear probe of the hidden state, with its interval over folds
+    shuffled: MeanEstimate  # the same with the labels of other episodes at the same step
+    frame: float | None  # the same probe of the one frame; None without frames
+    # steps ago, the farthest back that it and all that is nearer can be read, better than off other episodes; None if not even
+    # now
     since: int | None
 
     @property
@@ -190,12 +171,8 @@ def decode(
 ) -> list[DecodedConcept]:
     """Read concepts off the hidden state by cross-validation over levels. Those that don't vary in enough levels are left out.
 
-    Args:
-        inside: the hidden state at some steps.
-        library: the concepts of all episodes, ``[episodes, T + 1]`` each; NaN where one is not defined.
-        frames: the frames of the same steps, ``[n, features]``.
-        lags: steps ago that are asked about, ascending.
-        seed: draws folds and shuffles.
+    ``library`` holds the concepts of all episodes, ``[episodes, T + 1]`` each, NaN where one is not defined; ``frames`` are those
+    of the same steps, ``[n, features]``; ``lags`` are the steps ago that are asked about, ascending.
     """
     rng = np.random.default_rng([seed, 0xC0])
     values, seen = _narrow(inside.values, seed), None if frames is None else _narrow(frames, seed)
@@ -248,21 +225,23 @@ def read(values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray,
     return scores
 
 
-def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray, seed: int = 0) -> list[Directions]:
+def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray) -> list[Directions]:
     """Return a direction for each concept that other levels' hidden state tells; without it, no linear reader tells the concept.
 
     ``values`` is the hidden state at all steps of the episodes, ``[n, size]``, and ``some`` the rows to fit to.
     """
     rows, _ = np.nonzero(episodes.real)
-    inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([seed, 0xC1]))
+    inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([0, 0xC1]))
     found = []
-    for name, concept in concepts_at(episodes).items():
-        labels = concept[episodes.real][some]
+    steps = episodes.actions.shape[1]
+    elapsed = {ELAPSED: np.tile(np.arange(float(steps)), (len(episodes), 1))}
+    for name, concept in {**_numbers(episodes, 1), **elapsed}.items():
+        labels = concept[:, :steps][episodes.real][some]
         if not labelled.usable(labels):
             continue
         scores = read(inside, labels, parts)
         if scores and np.mean(scores) >= READABLE["AUC" if labelled.yes_no(labels) else "R²"]:
-            basis = directions.fit("probe", inside[np.isfinite(labels)], 1, seed, {name: labels[np.isfinite(labels)]})
+            basis = directions.fit("probe", inside[np.isfinite(labels)], 1, 0, {name: labels[np.isfinite(labels)]})
             found += [basis] if len(basis) else []
     return found
 
@@ -285,15 +264,10 @@ def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class Samples(Moments):
-    """What an agent has in mind at moments, after the observation was seen.
+    """What an agent has in mind at moments, after the observation was seen."""
 
-    Attributes:
-        values: ``[n, size]``.
-        levels: ``[n]``: what is fitted on some levels is tested on others.
-    """
-
-    values: FloatArray
-    levels: IntArray
+    values: FloatArray  # ``[n, size]``
+    levels: IntArray  # ``[n]``: what is fitted on some levels is tested on others
 
 
 def samples(agent: Agent, episodes: Episodes, most: int | None = None, seed: int = 0) -> Samples:
@@ -316,8 +290,7 @@ def frames(episodes: Episodes, like: Samples) -> FloatArray | None:
         height, width = (side // by for side in seen.shape[1:3])
         cut = seen[:, : height * by, : width * by].astype(np.float32)
         seen = cut.reshape(len(seen), height, by, width, by, -1).mean((2, 4))
-    flat: FloatArray = seen.reshape(len(seen), -1).astype(np.float64)
-    return flat
+    return np.asarray(seen.reshape(len(seen), -1).astype(np.float64))
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording", "effects"), why_not=nothing_inside)

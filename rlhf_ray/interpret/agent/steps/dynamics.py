@@ -82,7 +82,12 @@ def run(context: AgentContext) -> Section:
         for name, matrix in one.matrices.items()
     }
     np.savez(context.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
-    figures = [_summed_up(lag, one) for lag, behaving in by_lag.items() for one in behaving]
+    figures = [
+        {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows,
+         "significant": float(one.observed.significant.mean()) if one.observed.significant.size else 0.0,
+         "agreements": one.agreements}
+        for lag, behaving in by_lag.items() for one in behaving
+    ]  # fmt: skip
     rows = [row for one in figures for row in _rows(one)]
     caption = CAPTION.format(components=len(basis), rate=RATE, strong=STRONG)
     columns = ["steps", "behaviour", "pairs", "entries that differ from 0", "Jacobian", "same sign", "r", "p"]
@@ -107,19 +112,12 @@ def _jacobians_over(
         def through(rows: IntArray, steps: IntArray, through_actions: bool) -> FloatArray:
             moments = moments_of(agent, episodes, rows, steps + 1, context=world.context)
             given = moments.observations, moments.actions, moments.memory
-            return world_jacobians(world, agent, basis, *given, lag, through_actions)
+            return world_jacobians(world, agent, basis, given, lag, through_actions)
 
         jacobians["world"] = partial(through, through_actions=True)
         if lag > 1:
             jacobians["world, actions cut"] = partial(through, through_actions=False)
     return jacobians
-
-
-def _summed_up(lag: int, one: Dynamics) -> dict[str, Any]:
-    """Return the figures of one behaviour: pairs of steps, share of the regression's entries that differ from 0, agreements."""
-    significant = float(one.observed.significant.mean()) if one.observed.significant.size else 0.0
-    about = {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows, "significant": significant}
-    return {**about, "agreements": one.agreements}
 
 
 def _rows(one: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
@@ -153,21 +151,13 @@ def pairs(scores: FloatArray, real: BoolArray, labels: IntArray, lag: int = 1) -
 
 @dataclass(frozen=True)
 class Lagged:
-    """How scores depend on those before, in one behaviour.
+    """How scores depend on those before, in one behaviour."""
 
-    Attributes:
-        rows: pairs of steps.
-        correlation: ``[k, k]``, over the behaviour's pairs.
-        regression: ``[k, k]``: change of score i for 1 of score j, the other scores held.
-        p: of the regression, ``[k, k]``, against the pairing of each step with one at another time.
-        significant: which entries are, at a false discovery rate of 5 % (Benjamini and Hochberg 1995).
-    """
-
-    rows: int
-    correlation: FloatArray
-    regression: FloatArray
-    p: FloatArray
-    significant: BoolArray
+    rows: int  # pairs of steps
+    correlation: FloatArray  # ``[k, k]``, over the behaviour's pairs
+    regression: FloatArray  # ``[k, k]``: change of score i for 1 of score j, the other scores held
+    p: FloatArray  # of the regression, ``[k, k]``, against the pairing of each step with one at another time
+    significant: BoolArray  # which entries are, at a false discovery rate of 5 % (Benjamini and Hochberg 1995)
 
 
 def lagged(found: LaggedPairs, permutations: int = PERMUTATIONS, seed: int = 0) -> Lagged:
@@ -213,23 +203,17 @@ def step_jacobians(agent: Agent, basis: Directions, observations: Array, memory:
 
 
 def world_jacobians(
-    world: World,
-    agent: Agent,
-    basis: Directions,
-    observations: Tensor,
-    actions: Tensor,
-    memory: Tensor,
-    steps: int,
-    through_actions: bool = True,
+    world: World, agent: Agent, basis: Directions, context: Sequence[Tensor], steps: int, through_actions: bool = True
 ) -> FloatArray:
     """Return how scores depend on those ``steps`` steps before, through the agent's memory and the world model: ``[n, k, k]``.
 
     From two steps on, an action that the memory changes changes what the agent sees; ``through_actions=False`` leaves that out.
-    The context ``observations``, ``actions`` and ``memory``: see `simulate`.
+    The context is ``observations``, ``actions`` and ``memory``: see `simulate`.
     """
+    observations, actions, memory = context
     start = memory.clone().requires_grad_()
     run = simulate(world, agent, observations, actions, start, steps, through_actions=through_actions)
-    return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target).memory[:, 0])
+    return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target)["memory"][:, 0])
 
 
 def _jacobians(basis: Directions, after: Tensor, gradient: Callable[[Tensor], Tensor]) -> FloatArray:
@@ -240,19 +224,13 @@ def _jacobians(basis: Directions, after: Tensor, gradient: Callable[[Tensor], Te
 
 @dataclass(frozen=True)
 class GradientAgreement:
-    """Whether two matrices say the same.
+    """Whether two matrices say the same."""
 
-    Attributes:
-        signs: share of the strong entries (size above `STRONG` in the first) with the same sign; None without one.
-        entries: how many there are.
-        r: correlation of all entries.
-        p: of ``r``, against the same matrices with components exchanged (Mantel 1967).
-    """
-
+    # share of the strong entries (size above `STRONG` in the first) with the same sign; None without one
     signs: float | None
-    entries: int
-    r: float
-    p: float
+    entries: int  # how many there are
+    r: float  # correlation of all entries
+    p: float  # of ``r``, against the same matrices with components exchanged (Mantel 1967)
 
 
 def agreement(
@@ -271,20 +249,14 @@ def agreement(
 
 @dataclass(frozen=True)
 class Dynamics:
-    """The dynamics of one behaviour.
+    """The dynamics of one behaviour."""
 
-    Attributes:
-        behaviour: its number.
-        observed: by lagged correlation and regression.
-        jacobians: mean Jacobians ``[k, k]``: "memory" through the agent's memory alone; with a world model "world" and, without the
-            path through actions, "world, actions cut".
-        agreements: of each Jacobian with the regression.
-    """
-
-    behaviour: int
-    observed: Lagged
+    behaviour: int  # its number
+    observed: Lagged  # by lagged correlation and regression
+    # mean Jacobians ``[k, k]``: "memory" through the agent's memory alone; with a world model "world" and, without the path
+    # through actions, "world, actions cut"
     jacobians: dict[str, FloatArray]
-    agreements: dict[str, GradientAgreement]
+    agreements: dict[str, GradientAgreement]  # of each Jacobian with the regression
 
     @property
     def matrices(self) -> dict[str, FloatArray]:
@@ -305,15 +277,9 @@ def dynamics(
 ) -> list[Dynamics]:
     """Look at each behaviour with enough steps.
 
-    Args:
-        scores: ``[episodes, T, k]``.
-        real: which steps are no padding, ``[episodes, T]``.
-        labels: the behaviour of each step, ``[episodes, T]``; steps below 0 are left out.
-        jacobians: by name, for the same ``lag``.
-        lag: steps between before and after; both are in the same episode.
-        most: steps of each behaviour that Jacobians are computed at.
-        permutations: for p-values.
-        seed: draws.
+    ``scores`` ``[episodes, T, k]``, which steps are ``real``, and ``labels``, the behaviour of each, below 0 for none,
+    ``[episodes, T]``. ``lag`` steps lie between before and after, in the same episode; ``jacobians`` by name are for that lag,
+    and computed at ``most`` steps of each behaviour.
     """
     left = real.sum(1)[:, None] - np.arange(real.shape[1])[None]  # steps of the episode, this one included
     found = []

@@ -194,25 +194,16 @@ def removal(basis: Directions, site: str, random: Sequence[Directions] = ()) -> 
 
 @dataclass(frozen=True)
 class Bench:
-    """Plays the same levels again and again, each time with another change.
+    """Plays the same levels again and again, each time with another change."""
 
-    Attributes:
-        agent: acts, greedily.
-        make_batch: makes copies of its environment.
-        plain: the levels without a change, with observations, and states if the environment can save them.
-        groups: which levels are the same, ``[n]``: intervals are over these.
-        unit: what counts as a return of 1.
-        moments: single moments at which each level is changed, besides the one where the action changes most at once.
-        most: steps after which episodes are cut.
-    """
-
-    agent: Agent
-    make_batch: Callable[[int], EnvBatch]
-    plain: Episodes
-    groups: IntArray
-    unit: float
+    agent: Agent  # acts, greedily
+    make_batch: Callable[[int], EnvBatch]  # makes copies of its environment
+    plain: Episodes  # the levels without a change, with observations, and states if the environment can save them
+    groups: IntArray  # which levels are the same, ``[n]``: intervals are over these
+    unit: float  # what counts as a return of 1
+    # single moments at which each level is changed, besides the one where the action changes most at once
     moments: int
-    most: int
+    most: int  # steps after which episodes are cut
 
     def effect(self, change: Change) -> Effect:
         """Measure a change: the share of levels in which any action changes, and the changes of return and value.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
-from rlhf_ray.interpret.agent.panel.write import rgb
 from rlhf_ray.interpret.agent.steps.recording import LONGEST, RecordedEpisodes, checks_of
 from rlhf_ray.interpret.agent.subject import FEW, AgentContext, nothing_recorded
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.plots import film, rgb
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
 
@@ -31,25 +29,15 @@ FRAMES, SIDE, MILLISECONDS = 150, 128, 80
 
 @dataclass(frozen=True)
 class Achieved:
-    """What the step finds.
+    """What the step finds."""
 
-    Attributes:
-        returns: of greedy episodes.
-        random: of random actions on the same levels.
-        beside_random: the difference, by level.
-        spread: standard deviation of the greedy returns.
-        ends: share of the greedy episodes by how they end.
-        levels: distinct levels among these.
-        action_share: the share of steps with the most frequent action; of Box actions None.
-    """
-
-    returns: MeanEstimate
-    random: MeanEstimate
-    beside_random: MeanEstimate
-    spread: float
-    ends: dict[str, MeanEstimate]
-    levels: int
-    action_share: float | None
+    returns: MeanEstimate  # of greedy episodes
+    random: MeanEstimate  # of random actions on the same levels
+    beside_random: MeanEstimate  # the difference, by level
+    spread: float  # standard deviation of the greedy returns
+    ends: dict[str, MeanEstimate]  # share of the greedy episodes by how they end
+    levels: int  # distinct levels among these
+    action_share: float | None  # the share of steps with the most frequent action; of Box actions None
 
     @property
     def earns(self) -> bool:
@@ -89,8 +77,8 @@ def run(context: AgentContext) -> Section:
     table = Table(["", "mean [95 % interval over levels]"], rows, "Greedy episodes of the recording.")
     pictures = []
     if is_image(subject.agent.observation_space):
-        film = load_episodes(folder, most=1)
-        pictures.append(Picture("film", draw_film(film.observations[0, : film.lengths[0] + 1]), "One episode, greedy."))
+        one = load_episodes(folder, most=1)
+        pictures.append(Picture("film", draw_film(one.observations[0, : one.lengths[0] + 1]), "One episode, greedy."))
     return Section(NAME, TITLE, checks, (), [table], pictures, (), values_of(figures))
 
 
@@ -121,14 +109,7 @@ def _measure(context: AgentContext, greedy: Episodes, groups: IntArray) -> Achie
 def draw_film(frames: Array) -> bytes:
     """Return frames ``[T, height, width, channels]`` of any number of channels as an animated WebP; of a stack, the newest."""
     some = frames[np.unique(np.linspace(0, len(frames) - 1, min(len(frames), FRAMES)).round().astype(int))]
-    colours = rgb(some)
-    by = -(-SIDE // min(colours.shape[1:3]))
-    large = np.ascontiguousarray(colours.repeat(by, 1).repeat(by, 2))
-    first, *rest = [Image.fromarray(frame) for frame in large]
-    sink = io.BytesIO()
-    film = {"save_all": True, "append_images": rest, "duration": MILLISECONDS, "loop": 0}
-    first.save(sink, "WEBP", lossless=True, quality=20, method=2, **film)
-    return sink.getvalue()
+    return film(list(rgb(some)), MILLISECONDS, SIDE)
 
 
 STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=nothing_recorded)

@@ -71,7 +71,13 @@ def run(context: AgentContext) -> Section:
     site = site_of(subject.agent)
     basis = _basis(context, episodes, site)
     known = context.figures("attribution", OfAttribution)
-    pairs = _pairs(context, episodes, pieces, basis, site, rng)
+    made = PairMaker(subject.agent, subject.make_batch, episodes, pieces, basis, site)
+    pairs, components = made.of_interventions(PAIRS, context.say)
+    context.say("editing levels")
+    pairs += made.of_edits(rng)
+    if (world := world_of(context)) is not None:
+        context.say("the same inside the world model")
+        pairs += made.simulated(world, components)
     notes = {
         "Agent": f"{subject.agent.name}, {subject.agent.digest}",
         "Environment": subject.environment,
@@ -108,19 +114,6 @@ def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:
     return replace(basis, names=[f"component {number}" for number in range(len(basis))])
 
 
-def _pairs(
-    context: AgentContext, episodes: Episodes, pieces: Stretches, basis: Directions, site: str, rng: np.random.Generator
-) -> list[PanelPair]:
-    agent, make_batch = context.subject.agent, context.subject.make_batch
-    pairs, components = intervention_pairs(agent, make_batch, episodes, pieces, basis, site, PAIRS, context.say)
-    context.say("editing levels")
-    pairs += edit_pairs(agent, make_batch, episodes, pieces, rng)
-    if (world := world_of(context)) is not None:
-        context.say("the same inside the world model")
-        pairs += simulated_pairs(agent, world, episodes, pieces, basis, site, components)
-    return pairs
-
-
 def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     """Behaviours: clusters of windows of what is inside and what is done."""
     agent = context.subject.agent
@@ -130,115 +123,122 @@ def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[In
     return {"Behaviour": (clustered.labels, [f"behaviour {number + 1}" for number in range(len(clustered))])}
 
 
-def intervention_pairs(
-    agent: Agent,
-    make_batch: Callable[[int], EnvBatch],
-    episodes: Episodes,
-    pieces: Stretches,
-    basis: Directions,
-    site: str,
-    most: int,
-    told: Callable[[str], None] = lambda text: None,
-) -> tuple[list[PanelPair], list[int]]:
-    """Hold one component after the other at its mean, in the real environment.
+@dataclass(frozen=True)
+class PairMaker:
+    """Makes pairs of rollouts that start at recorded steps; ``pieces`` are the panel's samples, ``basis`` is that of the site."""
 
-    Returns:
-        the pairs of the ``most`` components that change most, and these components.
-    """
-    starts = pieces.rows[pieces.steps == 0]
-    rows = (starts if len(starts) else np.unique(pieces.rows))[:LEVELS]
-    levels = episodes.levels[rows]
-    values = values_at(agent, episodes, site)[episodes.real]
+    agent: Agent
+    make_batch: Callable[[int], EnvBatch]
+    episodes: Episodes
+    pieces: Stretches
+    basis: Directions
+    site: str
 
-    def without(directions: Directions, components: Sequence[int]) -> Episodes:
-        held = Intervention(directions, components, "ablate_mean", site=site)
-        return play(agent, batch, levels, hooks=[held], max_steps=LONGEST)
+    def of_interventions(
+        self, most: int, told: Callable[[str], None] = lambda text: None
+    ) -> tuple[list[PanelPair], list[int]]:
+        """Hold one component after the other at its mean, in the real environment.
 
-    with closing(make_batch(len(rows))) as batch:
-        plain = play(agent, batch, levels, max_steps=LONGEST)
-        played = []
-        for component in range(len(basis)):
-            told(f"playing without {basis.names[component]}")
-            played.append((component, without(basis, [component])))
-        played.sort(key=lambda one: -float(differences(plain, one[1]).mean()))
+        Returns:
+            the pairs of the ``most`` components that change most, and these components.
+        """
+        agent, episodes, pieces, basis = self.agent, self.episodes, self.pieces, self.basis
+        starts = pieces.rows[pieces.steps == 0]
+        rows = (starts if len(starts) else np.unique(pieces.rows))[:LEVELS]
+        levels = episodes.levels[rows]
+        values = values_at(agent, episodes, self.site)[episodes.real]
+
+        def without(directions: Directions, components: Sequence[int]) -> Episodes:
+            held = Intervention(directions, components, "ablate_mean", site=self.site)
+            return play(agent, batch, levels, hooks=[held], max_steps=LONGEST)
+
+        with closing(self.make_batch(len(rows))) as batch:
+            plain = play(agent, batch, levels, max_steps=LONGEST)
+            played = []
+            for component in range(len(basis)):
+                told(f"playing without {basis.names[component]}")
+                played.append((component, without(basis, [component])))
+            played.sort(key=lambda one: -float(differences(plain, one[1]).mean()))
+            pairs = []
+            for component, changed in played[:most]:
+                row = int(differences(plain, changed).argmax())
+                drawn = random_bases(basis, [component], values, count=CONTROLS)
+                others = [without(random, range(len(random))) for random in drawn]
+                ends = [int(other_ends(plain, other).sum()) for other in others]
+                average = sum(ends) / max(len(ends), 1)
+                instead = f"with {len(ends)} random direction{'s' * (len(ends) > 1)} instead: {average:.1f} on average"
+                about = (
+                    f"B ends otherwise on {int(other_ends(plain, changed).sum())} of {len(rows)} level{'s' * (len(rows) > 1)}; "
+                    f"{instead if ends else 'there is no other direction to compare it with'}. Shown: the level that differs most."
+                )
+                name = f"{basis.names[component]} held at its mean"
+                pairs.append(self._pair(batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0)))
+        return pairs, [component for component, _ in played[:most]]
+
+    def of_edits(self, rng: np.random.Generator) -> list[PanelPair]:
+        """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
+        agent, episodes, pieces = self.agent, self.episodes, self.pieces
+        if not len(episodes.env_states):
+            return []
+        some = rng.permutation(len(pieces.rows))[:MOMENTS]
+        rows, times = pieces.rows[some], pieces.steps[some] + rng.integers(0, pieces.lengths[some])
+        states = [episodes.env_states[row][step] for row, step in zip(rows, times, strict=True)]
+        start, numbers = (states, episodes.memory[rows, times], times), np.arange(len(rows))
         pairs = []
-        for component, changed in played[:most]:
-            row = int(differences(plain, changed).argmax())
-            drawn = random_bases(basis, [component], values, count=CONTROLS)
-            others = [without(random, range(len(random))) for random in drawn]
-            ends = [int(other_ends(plain, other).sum()) for other in others]
-            average = sum(ends) / max(len(ends), 1)
-            instead = f"with {len(ends)} random direction{'s' * (len(ends) > 1)} instead: {average:.1f} on average"
-            about = (
-                f"B ends otherwise on {int(other_ends(plain, changed).sum())} of {len(rows)} level{'s' * (len(rows) > 1)}; "
-                f"{instead if ends else 'there is no other direction to compare it with'}. Shown: the level that differs most."
-            )
-            name = f"{basis.names[component]} held at its mean"
-            pairs.append(_pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0)))
-    return pairs, [component for component, _ in played[:most]]
+        with closing(self.make_batch(len(rows))) as batch:
+            plain = play(agent, batch, episodes.levels[rows], start=start, max_steps=LONGEST)
+            for edit, does in batch.edits.items():
+                sight, _ = Change(edit, edit_world(edit)).at(times, numbers)
+                changed = play(agent, batch, episodes.levels[rows], sight=sight, start=start, max_steps=LONGEST)
+                row = int(differences(plain, changed).argmax())
+                about = (
+                    f"The level of B is edited: {does.rstrip('.')}. Shown: the most different of {len(rows)} moments."
+                )
+                sample = pieces.containing(int(rows[row]), int(times[row]))
+                pairs.append(self._pair(batch, edit, about, plain, changed, row, sample))
+        return pairs
 
+    def simulated(self, world: World, components: Sequence[int]) -> list[PanelPair]:
+        """Hold components at their means while the agent acts inside the world model."""
+        agent, pieces = self.agent, self.pieces
+        deep = np.flatnonzero(pieces.steps + pieces.lengths > world.context)[:LEVELS]
+        if not len(deep):
+            return []
+        rows = pieces.rows[deep]
+        times = np.maximum(pieces.steps[deep], world.context - 1)
+        context = moments_of(agent, self.episodes, rows, times, context=world.context)
+        pairs = []
+        start = context.observations, context.actions, context.memory, DREAMED
 
-def edit_pairs(
-    agent: Agent, make_batch: Callable[[int], EnvBatch], episodes: Episodes, pieces: Stretches, rng: np.random.Generator
-) -> list[PanelPair]:
-    """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
-    if not len(episodes.env_states):
-        return []
-    some = rng.permutation(len(pieces.rows))[:MOMENTS]
-    rows, times = pieces.rows[some], pieces.steps[some] + rng.integers(0, pieces.lengths[some])
-    states = [episodes.env_states[row][step] for row, step in zip(rows, times, strict=True)]
-    start, numbers = (states, episodes.memory[rows, times], times), np.arange(len(rows))
-    pairs = []
-    with closing(make_batch(len(rows))) as batch:
-        plain = play(agent, batch, episodes.levels[rows], start=start, max_steps=LONGEST)
-        for edit, does in batch.edits.items():
-            sight, _ = Change(edit, edit_world(edit)).at(times, numbers)
-            changed = play(agent, batch, episodes.levels[rows], sight=sight, start=start, max_steps=LONGEST)
-            row = int(differences(plain, changed).argmax())
-            about = f"The level of B is edited: {does.rstrip('.')}. Shown: the most different of {len(rows)} moments."
-            sample = pieces.containing(int(rows[row]), int(times[row]))
-            pairs.append(_pair(agent, batch, edit, about, plain, changed, row, sample))
-    return pairs
+        @torch.no_grad()
+        def dreamed(held: list[Intervention]) -> Simulation:
+            return simulate(world, agent, *start, edits=edits_for(held, times))
 
+        plain = dreamed([])
+        for component in components:
+            changed = dreamed([Intervention(self.basis, [component], "ablate_mean", site=self.site)])
+            acts = [one.actions.numpy() for one in (plain, changed)]
+            a, b = (one.argmax(-1) for one in acts) if hasattr(agent.action_space, "n") else acts
+            row = int((a != b).reshape(len(a), -1).mean(1).argmax())
+            seen = [one.observations[row, :DREAMED].numpy() for one in (plain, changed)]
+            if agent.observation_space.dtype == np.uint8:
+                seen = [np.clip(frames, 0, 255).round().astype(np.uint8) for frames in seen]
+            values = [one.values[row, :DREAMED].numpy() for one in (plain, changed)]
+            first, second = map(PanelRollout, seen, (a[row], b[row]), values)
+            name = f"{self.basis.names[component]} held at its mean"
+            about = f"Shown: of {len(deep)} starts, the one that differs most."
+            pairs.append(PanelPair(name, about, True, first, second, int(deep[row])))
+        return pairs
 
-def simulated_pairs(
-    agent: Agent,
-    world: World,
-    episodes: Episodes,
-    pieces: Stretches,
-    basis: Directions,
-    site: str,
-    components: Sequence[int],
-) -> list[PanelPair]:
-    """Hold components at their means while the agent acts inside the world model."""
-    deep = np.flatnonzero(pieces.steps + pieces.lengths > world.context)[:LEVELS]
-    if not len(deep):
-        return []
-    rows = pieces.rows[deep]
-    times = np.maximum(pieces.steps[deep], world.context - 1)
-    context = moments_of(agent, episodes, rows, times, context=world.context)
-    pairs = []
-    start = context.observations, context.actions, context.memory, DREAMED
+    def _pair(
+        self, batch: EnvBatch, name: str, about: str, plain: Episodes, changed: Episodes, row: int, sample: int | None
+    ) -> PanelPair:
+        def side(of: Episodes) -> PanelRollout:
+            length = int(of.lengths[row])
+            actions, _ = actions_of(self.agent, of.actions[row, :length], batch.action_names)
+            return PanelRollout(of.observations[row, :length], actions, of.values[row, :length], end_of(of, row))
 
-    @torch.no_grad()
-    def dreamed(held: list[Intervention]) -> Simulation:
-        return simulate(world, agent, *start, edits=edits_for(held, times))
-
-    plain = dreamed([])
-    for component in components:
-        changed = dreamed([Intervention(basis, [component], "ablate_mean", site=site)])
-        acts = [one.actions.numpy() for one in (plain, changed)]
-        a, b = (one.argmax(-1) for one in acts) if hasattr(agent.action_space, "n") else acts
-        row = int((a != b).reshape(len(a), -1).mean(1).argmax())
-        seen = [one.observations[row, :DREAMED].numpy() for one in (plain, changed)]
-        if agent.observation_space.dtype == np.uint8:
-            seen = [np.clip(frames, 0, 255).round().astype(np.uint8) for frames in seen]
-        values = [one.values[row, :DREAMED].numpy() for one in (plain, changed)]
-        first, second = map(PanelRollout, seen, (a[row], b[row]), values)
-        name = f"{basis.names[component]} held at its mean"
-        about = f"Shown: of {len(deep)} starts, the one that differs most."
-        pairs.append(PanelPair(name, about, True, first, second, int(deep[row])))
-    return pairs
+        return PanelPair(name, about, False, side(plain), side(changed), sample)
 
 
 def differences(plain: Episodes, changed: Episodes) -> FloatArray:
@@ -247,31 +247,12 @@ def differences(plain: Episodes, changed: Episodes) -> FloatArray:
     both = np.arange(steps)[None] < np.minimum(plain.lengths, changed.lengths)[:, None]
     unlike = ~np.isclose(plain.actions[:, :steps], changed.actions[:, :steps]).reshape(*both.shape, -1).all(-1)
     share: FloatArray = (unlike & both).sum(1) / np.maximum(both.sum(1), 1)
-    apart: FloatArray = share + other_ends(plain, changed)
-    return apart
+    return np.asarray(share + other_ends(plain, changed))
 
 
 def other_ends(plain: Episodes, changed: Episodes) -> BoolArray:
     """Return which pairs end differently, ``[n]``."""
     return np.array([end_of(plain, row) != end_of(changed, row) for row in range(len(plain))], bool)
-
-
-def _pair(
-    agent: Agent,
-    batch: EnvBatch,
-    name: str,
-    about: str,
-    plain: Episodes,
-    changed: Episodes,
-    row: int,
-    sample: int | None,
-) -> PanelPair:
-    def side(of: Episodes) -> PanelRollout:
-        length = int(of.lengths[row])
-        actions, _ = actions_of(agent, of.actions[row, :length], batch.action_names)
-        return PanelRollout(of.observations[row, :length], actions, of.values[row, :length], end_of(of, row))
-
-    return PanelPair(name, about, False, side(plain), side(changed), sample)
 
 
 STEP = Step(NAME, TITLE, run, ("recording", "world_model", "bases", "attribution"), nothing_inside)

@@ -62,25 +62,15 @@ class Played:
 
 @dataclass(frozen=True)
 class RecordedEpisodes:
-    """What the step records and checks.
+    """What the step records and checks."""
 
-    Attributes:
-        agent: the agent's digest.
-        acting: the episodes by how they were acted: greedy, epsilon.
-        splits: number of episodes of each split.
-        held_out: levels of the test split, which intervals of other steps are over, at most `HELD_OUT`.
-        distinct: how many different ones are among them, under the same actions.
-        wrong_frames: frames that differ when levels and actions are played again.
-        worst_logit: largest difference of logits that are computed anew.
-    """
-
-    agent: str
-    acting: dict[str, Played]
-    splits: dict[str, int]
-    held_out: int
-    distinct: int
-    wrong_frames: int
-    worst_logit: float
+    agent: str  # the agent's digest
+    acting: dict[str, Played]  # the episodes by how they were acted: greedy, epsilon
+    splits: dict[str, int]  # number of episodes of each split
+    held_out: int  # levels of the test split, which intervals of other steps are over, at most `HELD_OUT`
+    distinct: int  # how many different ones are among them, under the same actions
+    wrong_frames: int  # frames that differ when levels and actions are played again
+    worst_logit: float  # largest difference of logits that are computed anew
 
 
 def check_agent(subject: AgentSubject) -> None:

@@ -61,19 +61,12 @@ predicts what it sees next."""
 
 @dataclass(frozen=True)
 class WorldModel:
-    """What the step reports.
+    """What the step reports."""
 
-    Attributes:
-        world: the model's digest.
-        parameters: how many it has.
-        last: the last batch of the training.
-        quality: on held-out levels.
-    """
-
-    world: str
-    parameters: int
-    last: WorldTrainingProgress
-    quality: Quality
+    world: str  # the model's digest
+    parameters: int  # how many it has
+    last: WorldTrainingProgress  # the last batch of the training
+    quality: Quality  # on held-out levels
 
 
 def world_of(context: AgentContext) -> World | None:

@@ -30,26 +30,17 @@ FORMAT = "rlhf_ray.world_model/2"
 
 @dataclass(frozen=True)
 class WorldShape:
-    """The size of a world model.
+    """The size of a world model."""
 
-    Attributes:
-        memory: units of each cell's memory.
-        groups, classes: the latent of a cell is ``groups`` variables of ``classes`` values each.
-        channels: units of hidden layers of each cell.
-        shared: units of the hidden layer that all cells share.
-        context: observations that a simulation starts from.
-        bins: bins of the reward head.
-        unimix: share of the uniform distribution in the latent's probabilities.
-    """
-
-    memory: int = 32
+    memory: int = 32  # units of each cell's memory
+    # groups, classes: the latent of a cell is ``groups`` variables of ``classes`` values each
     groups: int = 2
     classes: int = 16
-    channels: int = 64
-    shared: int = 128
-    context: int = 3
-    bins: int = 21
-    unimix: float = 0.01
+    channels: int = 64  # units of hidden layers of each cell
+    shared: int = 128  # units of the hidden layer that all cells share
+    context: int = 3  # observations that a simulation starts from
+    bins: int = 21  # bins of the reward head
+    unimix: float = 0.01  # share of the uniform distribution in the latent's probabilities
 
     @classmethod
     def for_space(cls, space: gym.Space[Any]) -> WorldShape:
@@ -59,16 +50,12 @@ class WorldShape:
 
 @dataclass(frozen=True)
 class Unrolled:
-    """What a world model computes along ``n`` windows of ``L`` observations.
+    """What a world model computes along ``n`` windows of ``L`` observations."""
 
-    Attributes:
-        prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``.
-        states: ``[n, L, size]``, with latents of the posterior.
-    """
-
+    # prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``
     prior: Tensor
     posterior: Tensor
-    states: Tensor
+    states: Tensor  # ``[n, L, size]``, with latents of the posterior
 
 
 class RecurrentWorld(nn.Module):
@@ -203,24 +190,19 @@ class RecurrentWorld(nn.Module):
         return after, self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """See `World.begin`."""
         return self.unroll(observations, actions).states[:, -1]
 
     def next(self, state: Tensor, actions: Tensor) -> Tensor:
-        """See `World.next`."""
         memory, prior = self._remember(*self._parts(state), actions)
         return torch.cat([memory.flatten(1), prior.exp().flatten(1)], -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """See `World.observe`."""
         return self.decode(state) * self.scale + self.middle
 
     def reward(self, state: Tensor) -> Tensor:
-        """See `World.reward`."""
         return self.outcomes(state)[0].softmax(-1) @ self.reward_bins
 
     def end(self, state: Tensor) -> Tensor:
-        """See `World.end`."""
         return self.outcomes(state)[1]
 
     def outcomes(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,11 +254,7 @@ class RecurrentWorld(nn.Module):
 
 
 def load_world(folder: Path | str, *, agent: Agent | None = None) -> RecurrentWorld:
-    """Load a world model that `RecurrentWorld.save` wrote, frozen.
-
-    Args:
-        folder: its folder.
-        agent: the agent that it has to be made for.
+    """Load a world model that `RecurrentWorld.save` wrote, frozen; ``agent``: the one that it has to be made for.
 
     Raises:
         SettingError: there is none, it is damaged, or it was made for another agent.
@@ -342,7 +320,6 @@ class ImageEncoder(nn.Module):
         self.out = nn.Sequential(layer(widths[-1], widths[-1]), nn.Linear(widths[-1], outputs))
 
     def forward(self, images: Tensor) -> Tensor:
-        """See the class."""
         grid = nn.functional.pad(images, self.pad) if any(self.pad) else images
         for side, stage in zip(self.sides, self.stages, strict=True):
             n, height, width, _ = grid.shape
@@ -369,7 +346,6 @@ class ImageDecoder(nn.Module):
         self.stages = nn.ModuleList(nn.Linear(before, side * side * after) for side, before, after in sized)
 
     def forward(self, cells: Tensor) -> Tensor:
-        """See the class."""
         flat: Tensor = self.middle(self.start(cells) + self.place)
         grid = flat.view(-1, *self.grid, flat.shape[-1])
         for number, (side, stage) in enumerate(zip(self.sides, self.stages, strict=True)):

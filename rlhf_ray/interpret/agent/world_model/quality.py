@@ -42,28 +42,21 @@ class HorizonCurve:
 
 @dataclass(frozen=True)
 class Quality:
-    """What was measured. Errors are mean squared, images divided by 255, other observations in their deviations.
+    """What was measured. Errors are mean squared, images divided by 255, other observations in their deviations."""
 
-    Attributes:
-        steps: horizon, without the context. Step 0 is the reconstruction of the context's last observation.
-        windows: number of windows.
-        errors: by name: ``model`` and `BASELINES`.
-        agreement: how often the agent, acting in the model, prefers the action that it prefers in reality at that step.
-        majority: how often that is its most common action.
-        memory: cosine between the agent's memory after the step in the model and in reality; empty without memory.
-        reward, end: rank correlation of predicted with real rewards, and AUC of predicted ends; NaN if there is only one kind.
-        valid_horizon: last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is
-            left), and the model's error is below the mean frame's.
-    """
-
-    steps: int
-    windows: int
-    errors: Mapping[str, HorizonCurve]
+    steps: int  # horizon, without the context. Step 0 is the reconstruction of the context's last observation.
+    windows: int  # number of windows
+    errors: Mapping[str, HorizonCurve]  # by name: ``model`` and `BASELINES`
+    # how often the agent, acting in the model, prefers the action that it prefers in reality at that step
     agreement: HorizonCurve
-    majority: float
+    majority: float  # how often that is its most common action
+    # cosine between the agent's memory after the step in the model and in reality; empty without memory
     memory: HorizonCurve | None
+    # reward, end: rank correlation of predicted with real rewards, and AUC of predicted ends; NaN if there is only one kind
     reward: float
     end: float
+    # last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is left), and the
+    # model's error is below the mean frame's
     valid_horizon: int
 
     def ratio(self, step: int, to: str = "copy_last") -> float:
@@ -79,22 +72,16 @@ class Quality:
 def measure(
     world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0
 ) -> Quality:
-    """Measure a world model on episodes that it wasn't trained on.
+    """Measure a world model on episodes that it wasn't trained on, whole or in parts.
 
     Errors and rewards are those of open loop: the recorded actions are given. The agent's actions and memory are those of closed
-    loop: the agent acts in the model, from its real memory; compared with recorded steps as long as the recorded actions are those
-    that it prefers. Nothing after the end of an episode counts.
+    loop: the agent acts in the model, from its real memory; compared with recorded steps as long as the recorded actions are
+    those that it prefers. Nothing after the end of an episode counts.
 
-    Args:
-        world: the model.
-        agent: the agent of the episodes.
-        episodes: whole or in parts, at least one with ``world.context`` observations.
-        steps: horizon.
-        starts: windows of each episode, from random steps.
-        seed: draws windows and the actions' shuffle.
+    ``steps`` is the horizon, ``starts`` are the windows of each episode, from random steps, which ``seed`` draws.
 
     Raises:
-        SettingError: no episode is long enough.
+        SettingError: no episode has ``world.context`` steps.
     """
     rng = np.random.default_rng([seed, 11])
     long = np.flatnonzero(episodes.lengths >= world.context)
@@ -247,8 +234,7 @@ def _mean_of(episodes: Episodes) -> tuple[FloatArray, FloatArray]:
 
 
 def _alike(one: Array, other: Array, within: float) -> BoolArray:
-    alike: BoolArray = np.abs(one - other).max(-1) <= within
-    return alike
+    return np.asarray(np.abs(one - other).max(-1) <= within)
 
 
 def _majority(preferred: FloatArray, space: gym.Space[Any]) -> float:

@@ -20,54 +20,35 @@ from rlhf_ray.policies.actions import policy_bounds
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """Gradients of a target with respect to each step of a simulation, in the shapes of `Simulation`; 0 where there is none."""
-
-    observations: Tensor
-    states: Tensor
-    memory: Tensor
-
-
-@dataclass(frozen=True)
 class Simulation:
     """What happened in a simulation of ``n`` episodes. Row 0 in time is the context's last observation.
 
     All tensors are differentiable with respect to what came before. The later steps were not computed from these stacked tensors,
     so gradients with respect to steps come from `gradients`.
-
-    Attributes:
-        observations: as the world reconstructs and predicts them, ``[n, steps + 1, …]``, float.
-        states: the world's, ``[n, steps + 1, size]``.
-        memory: the agent's before each step, ``[n, steps + 1, memory_size]``.
-        logits: ``[n, steps + 1, outputs]``.
-        values: ``[n, steps + 1]``.
-        actions: that led from each step to the next, ``[n, steps, actions]``.
-        rewards: that the world predicts for each of them, ``[n, steps]``.
-        ends: logits that the episode terminated with each of them, ``[n, steps]``.
-        nodes: ``observations``, ``states`` and ``memory`` of each step, as the next ones were computed from them.
     """
 
-    observations: Tensor
-    states: Tensor
-    memory: Tensor
-    logits: Tensor
-    values: Tensor
-    actions: Tensor
-    rewards: Tensor
-    ends: Tensor
+    observations: Tensor  # as the world reconstructs and predicts them, ``[n, steps + 1, …]``, float
+    states: Tensor  # the world's, ``[n, steps + 1, size]``
+    memory: Tensor  # the agent's before each step, ``[n, steps + 1, memory_size]``
+    logits: Tensor  # ``[n, steps + 1, outputs]``
+    values: Tensor  # ``[n, steps + 1]``
+    actions: Tensor  # that led from each step to the next, ``[n, steps, actions]``
+    rewards: Tensor  # that the world predicts for each of them, ``[n, steps]``
+    ends: Tensor  # logits that the episode terminated with each of them, ``[n, steps]``
+    # ``observations``, ``states`` and ``memory`` of each step, as the next ones were computed from them
     nodes: Mapping[str, Sequence[Tensor]]
 
-    def gradients(self, target: Tensor) -> Gradients:
-        """Return the gradients of the sum of ``target``, computed from this simulation, with respect to each of its steps.
+    def gradients(self, target: Tensor) -> dict[str, Tensor]:
+        """Return the gradients of the sum of ``target``, computed from this simulation, with respect to each step of `nodes`.
 
-        Rows of the batch don't mix, so a target ``[n]`` gives each row its own gradient. Needs gradients enabled in `simulate`.
+        They have the shapes of ``observations``, ``states`` and ``memory``, and are 0 where there is none. Rows of the batch don't
+        mix, so a target ``[n]`` gives each row its own gradient. Needs gradients enabled in `simulate`.
         """
         flat = [node for nodes in self.nodes.values() for node in nodes]
         found = torch.autograd.grad(target.sum(), flat, retain_graph=True, allow_unused=True)
         filled = [torch.zeros_like(node) if part is None else part for node, part in zip(flat, found, strict=True)]
         steps = len(filled) // len(self.nodes)
-        parts = {name: torch.stack(filled[i * steps : (i + 1) * steps], 1) for i, name in enumerate(self.nodes)}
-        return Gradients(parts["observations"], parts["states"], parts["memory"])
+        return {name: torch.stack(filled[i * steps : (i + 1) * steps], 1) for i, name in enumerate(self.nodes)}
 
 
 def simulate(
@@ -161,17 +142,11 @@ def _action(logits: Tensor, space: gym.Space[Any]) -> Tensor:
 
 
 class World(Protocol):
-    """A learned environment for ``n`` episodes at once. Its state is one vector ``[n, size]`` per episode: the world's memory.
+    """A learned environment for ``n`` episodes at once. Its state is one vector ``[n, size]`` per episode: the world's memory."""
 
-    Attributes:
-        size: length of the state vector.
-        context: number of observations that it starts from.
-        agent: digest of the agent whose recording it was trained on.
-    """
-
-    size: int
-    context: int
-    agent: str
+    size: int  # length of the state vector
+    context: int  # number of observations that it starts from
+    agent: str  # digest of the agent whose recording it was trained on
 
     @property
     def digest(self) -> str:
@@ -179,11 +154,9 @@ class World(Protocol):
         ...
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return the state ``[n, size]`` at the last of the context's observations.
+        """Return the state ``[n, size]`` at the last of the observations ``[n, context, …]``, in the environment's units.
 
-        Args:
-            observations: ``[n, context, …]`` in the environment's units.
-            actions: between them, ``[n, context - 1, actions]``: one-hot for Discrete, policy actions for Box.
+        Actions between them are ``[n, context - 1, actions]``: one-hot for Discrete, policy actions for Box.
         """
         ...
 

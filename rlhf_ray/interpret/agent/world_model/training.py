@@ -36,50 +36,34 @@ class WorldTraining:
     batches these are single steps, and only the memory reads them: encoder and decoder have to find each other first. In the second
     half observations, rewards and ends are decoded from them as well, and a quarter of the windows has runs from a random step to
     the end.
-
-    Attributes:
-        batches: number of gradient steps.
-        windows: windows per batch.
-        length: observations per window.
-        learning_rate: peak of Adam's; it warms up and, in the second half, falls to 0.
-        observed: weight of the share of the observations' variance that the decoder leaves unexplained, in nats.
-        to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance).
-        free_nats: KL divergence of a step that costs nothing.
-        outcomes: weight of the cross-entropies of reward and end.
-        clip: norm that gradients are clipped to.
-        seed: seeds weights, windows and latents.
-        save_every: batches between checkpoints.
     """
 
-    batches: int = 3000
-    windows: int = 16
-    length: int = 16
-    learning_rate: float = 1e-3
+    batches: int = 3000  # number of gradient steps
+    windows: int = 16  # windows per batch
+    length: int = 16  # observations per window
+    learning_rate: float = 1e-3  # peak of Adam's; it warms up and, in the second half, falls to 0
+    # weight of the share of the observations' variance that the decoder leaves unexplained, in nats
     observed: float = 75.0
+    # to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance)
     to_prior: float = 0.5
     to_posterior: float = 0.1
-    free_nats: float = 0.3
-    outcomes: float = 5.0
-    clip: float = 100.0
-    seed: int = 0
-    save_every: int = 100
+    free_nats: float = 0.3  # KL divergence of a step that costs nothing
+    outcomes: float = 5.0  # weight of the cross-entropies of reward and end
+    clip: float = 100.0  # norm that gradients are clipped to
+    seed: int = 0  # seeds weights, windows and latents
+    save_every: int = 100  # batches between checkpoints
 
 
 @dataclass(frozen=True)
 class WorldTrainingProgress:
-    """How far a training is.
+    """How far a training is."""
 
-    Attributes:
-        batch, batches: gradient steps made, and in total.
-        unexplained: share of the observations' variance that reconstructions leave unexplained.
-        divergence: KL divergence from prior to posterior per step, in nats: how badly the latents are predicted.
-        reward, end: cross-entropies of the two heads.
-    """
-
+    # batch, batches: gradient steps made, and in total
     batch: int
     batches: int
-    unexplained: float
-    divergence: float
+    unexplained: float  # share of the observations' variance that reconstructions leave unexplained
+    divergence: float  # KL divergence from prior to posterior per step, in nats: how badly the latents are predicted
+    # reward, end: cross-entropies of the two heads
     reward: float
     end: float
 
@@ -94,11 +78,11 @@ def train_world(
     device: torch.device | str = "cpu",
     watch: Callable[[WorldTrainingProgress], None] = lambda progress: None,
 ) -> RecurrentWorld:
-    """Train a world model, and return it frozen, on the CPU.
+    """Train a world model on ``windows`` of ``settings.length`` observations of the training split; return it frozen, on the CPU.
 
     Args:
         agent: whose recording it is. Only its spaces and digest are read.
-        windows: windows of ``settings.length`` observations, of the training split.
+        windows: the windows.
         settings: see `WorldTraining`.
         shape: the model's size; default: by the observations.
         unfinished: folder for checkpoints; a training with the same settings that was stopped goes on from the newest.
@@ -241,20 +225,14 @@ def _restore(path: Path, about: str, world: RecurrentWorld, adam: torch.optim.Ad
 
 @dataclass(frozen=True)
 class Read:
-    """Windows as a world model reads them.
+    """Windows as a world model reads them."""
 
-    Attributes:
-        observations: ``[n, L, …]``.
-        actions: ``[n, L - 1, actions]``: one-hot, or policy actions.
-        rewards, ends: of the step that led to each observation but the first, ``[n, L - 1]``.
-        real: which observations are no padding, ``[n, L]``.
-    """
-
-    observations: Tensor
-    actions: Tensor
+    observations: Tensor  # ``[n, L, …]``
+    actions: Tensor  # ``[n, L - 1, actions]``: one-hot, or policy actions
+    # rewards, ends: of the step that led to each observation but the first, ``[n, L - 1]``
     rewards: Tensor
     ends: Tensor
-    real: Tensor
+    real: Tensor  # which observations are no padding, ``[n, L]``
 
 
 def read(windows: Episodes, action_space: gym.Space[Any], device: torch.device | str = "cpu") -> Read:

@@ -179,12 +179,9 @@ def _in_features(kind: str, given: FloatArray, problem: Problem, options: Option
 
 
 def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None = None) -> None:
-    """Write the new reward (``reward/``), ``certificate.json`` and pictures of before and after into ``folder``.
+    """Write the new reward (``reward/``), ``certificate.json`` and pictures into ``folder``, in place of earlier ones.
 
-    Args:
-        found: what `preprocess` returned.
-        folder: the folder; an earlier one is replaced.
-        base_path: where the original reward is saved, if it is neither an ensemble of ours nor a table.
+    ``base_path``: where the original reward is saved, if it is neither an ensemble of ours nor a table.
 
     Raises:
         SettingError: ``folder`` holds something else, or the reward can't be saved.

@@ -48,20 +48,14 @@ class Solved:
 def solve(
     given: FloatArray, effects: sparse.csr_array, problem: Problem, objective: Objective
 ) -> tuple[FloatArray, float | None, float, str]:
-    """Minimise the objective of the rewards ``given + effects @ parameters``.
+    """Minimise the objective of the rewards ``given`` ``[n]`` ``+ effects`` ``[n, k]`` ``@ parameters`` ``[k]``.
 
-    The log objectives are concave in the size of each reward. Each of their programmes minimises the tangent at the last solution,
-    which lowers the objective until it is stationary (majorise and minimise); the better of two starts counts.
-
-    Args:
-        given: ``[n]``: rewards without shaping.
-        effects: ``[n, k]``: effect of each parameter on each reward.
-        problem: the steps.
-        objective: what to minimise.
+    The log objectives are concave in the size of each reward. Each of their programmes minimises the tangent at the last
+    solution, which lowers the objective until it is stationary (majorise and minimise); the better of two starts counts.
 
     Returns:
-        The parameters ``[k]``; a lower bound, by the dual programme, None for the log objectives, which are not convex; how far
-        the dual solution is from feasible (the bound holds up to this times the parameters' sizes); what the solver said.
+        The parameters; a lower bound, by the dual programme, None for the log objectives, which are not convex; how far the dual
+        solution is from feasible (the bound holds up to this times the parameters' sizes); what the solver said.
 
     Raises:
         SettingError: the solver failed.
@@ -114,11 +108,7 @@ def _least_absolute(
 
 
 def descend(
-    given: FloatArray,
-    problem: Problem,
-    options: Options,
-    shift: bool,
-    start: tuple[FloatArray, float] | None = None,
+    given: FloatArray, problem: Problem, options: Options, shift: bool, start: tuple[FloatArray, float] | None = None
 ) -> Solved:
     """Fit an `MLPPotential` with Adam, the learning rate falling to 0.
 

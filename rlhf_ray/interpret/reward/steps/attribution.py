@@ -62,9 +62,8 @@ class GradientTrust:
         """Return the check whether the gradient misses the most important part."""
         trusted = self.ablation < SHARE or self.ablation < TIMES * self.gradient
         bound = f"≥ {self.ablation / TIMES:.2f}" if self.ablation >= SHARE else ""
-        remedy = "" if trusted else "The gradient misses the most important part: look at the interventions."
-        name = "the most important part's share of the gradient"
-        return Check(name, trusted, self.gradient, bound=bound, remedy=remedy)
+        remedy = "The gradient misses the most important part: look at the interventions."
+        return Check.of("the most important part's share of the gradient", trusted, self.gradient, bound, remedy)
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,7 @@ class Judge:
         maps = contributions(method, self.question, self.moments)
         sums = self.question.part_sums(maps)
         checks = [self._completeness(maps)] if method.complete else []
-        checks += [
-            *(self._differs(key, method, sums) for key in MAPS),
-            self._agreement(method, sums),
-        ]
+        checks += [*(self._differs(key, method, sums) for key in MAPS), self._agreement(method, sums)]
         size = float(np.square(self.effects.signed).mean())
         infidelity = float(np.square(sums - self.effects.signed).mean()) / size if size else 0.0
         return Judged(method, maps, tuple(checks), infidelity)
@@ -137,7 +133,7 @@ class Judge:
     def _completeness(self, maps: Maps) -> Check:
         error = float(self.question.gap(self.moments, maps).max()) / self.question.unit
         remedy = f"Its sums miss the output's difference by up to {error:.2g} of its standard deviation."
-        return _bounded("completeness", error < GAP, error, f"< {GAP}", remedy)
+        return Check.of("completeness", error < GAP, error, f"< {GAP}", remedy)
 
     def _differs(self, key: str, method: Method, sums: FloatArray) -> Check:
         parts, others = int(self.question.varies.sum()), self.others[key]
@@ -148,14 +144,14 @@ class Judge:
         if parts < PARTS:
             few = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
             return Check(name, None, bound=bound, remedy=few)
-        value = float(np.mean([self._correlation(method, sums, other) for other in others]))
+        found = []
+        for other in others:
+            theirs = other.part_sums(contributions(method, other, self.moments))
+            both = [of[:, self.question.varies] for of in (sums, theirs)]
+            found.append(rank_correlation(*(both if method.signed else map(abs, both))))
+        value = float(np.mean(found))
         remedy = f"{maps} look alike (rank correlation {value:.2f}): it shows what the data have there, not what was learned."
-        return _bounded(name, value < SIMILAR, value, bound, remedy)
-
-    def _correlation(self, method: Method, sums: FloatArray, other: RewardQuestion) -> float:
-        theirs = other.part_sums(contributions(method, other, self.moments))
-        both = [of[:, self.question.varies] for of in (sums, theirs)]
-        return rank_correlation(*(both if method.signed else map(abs, both)))
+        return Check.of(name, value < SIMILAR, value, bound, remedy)
 
     def _agreement(self, method: Method, sums: FloatArray) -> Check:
         varies = self.question.varies
@@ -164,11 +160,7 @@ class Judge:
         effects = self.exchanged if method.name == "occlusion_donor" else self.effects
         value = rank_correlation(abs(sums[:, varies]), effects.size[:, varies])
         remedy = f"It ranks the parts otherwise than exchanging them does (rank correlation {value:.2f})."
-        return _bounded("agreement with interventions", value > AGREEMENT, value, f"> {AGREEMENT}", remedy)
-
-
-def _bounded(name: str, passed: bool, value: float, bound: str, remedy: str) -> Check:
-    return Check(name, passed, value, bound=bound, remedy="" if passed else remedy)
+        return Check.of("agreement with interventions", value > AGREEMENT, value, f"> {AGREEMENT}", remedy)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rlhf_ray.interpret.effects.regions import object_names
 from rlhf_ray.interpret.reward.counterfactuals import evaluate, evaluate_folder, read_edits
-from rlhf_ray.interpret.reward.steps.examples import draw_steps
+from rlhf_ray.interpret.reward.steps.examples import step_tile
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.plots import gallery
 from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -41,14 +44,16 @@ def run(context: StepContext[Subject]) -> Section:
         rows.append((one.case.name, one.steps, one.expected, *rewards))
     columns = ["case", "steps", "expected", "before", "given", "standard deviation"]
     caption = "Mean rewards of steps that the edits change. Expected: yours, or the true reward's, whose scale may be another one."
-    drawn = []
+    tiles = []
     for one in [one for one in outcomes if one.steps and one.case.edits][:DRAWN_CASES]:
         name = one.case.name if len(one.case.name) <= 34 else f"{one.case.name[:33]}…"
         after = one.after_steps.observations[0], one.after_steps.next_observations[0]
-        drawn.append((f"{name}\ngiven {one.given:.2f}", *after))
+        if grid is not None or after[0].ndim == 3:
+            tiles.append(step_tile(f"{name}\ngiven {one.given:.2f}", *after, grid))
     pictures = []
-    if drawn and (grid is not None or drawn[0][1].ndim == 3):
-        image = draw_steps([drawn[at : at + 4] for at in range(0, len(drawn), 4)], grid)
+    if tiles:
+        largest = float(np.max(subject.data.observations))
+        image = gallery([("", tiles[at : at + 4]) for at in range(0, len(tiles), 4)], largest)
         pictures = [Picture("cases", image, "A step of each case, after its edits: state and next state.")]
     values = {"cases": values_of(outcomes)}
     return Section("counterfactuals", TITLE, (), (), [Table(columns, rows, caption)], pictures, (), values)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import gymnasium as gym
 import numpy as np
-from matplotlib.figure import Figure
-from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.spaces import feature_names
@@ -20,7 +17,7 @@ from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import values_of
-from rlhf_ray.study.plots import draw_observation, png
+from rlhf_ray.study.plots import Tile, film, gallery, rgb
 from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -33,7 +30,7 @@ DRAWN = 6
 SHOWN = 8
 """Numbers of a vector that a table shows."""
 FILMS, AROUND, MILLISECONDS, PIXELS = 3, 8, 150, 128
-"""Films of each kind, steps before and after the one in the middle, time and height of a frame."""
+"""Films of each kind, steps before and after the one in the middle, time of a frame, and pixels of a film's height, about."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,8 @@ def run(context: StepContext[Subject]) -> Section:
     if grid is not None or data.observations.ndim == 4:
         caption = "State and next state of the steps with the highest and the lowest rewards"
         caption += ", and of those it over- and undervalues most." if wrong else "."
-        pictures.append(
-            Picture("examples", draw_steps([_row(each, data) for each in (*chosen[:2], *wrong)], grid), caption)
-        )
+        rows = [(each.kind, _tiles(each, data, grid)) for each in (*chosen[:2], *wrong)]
+        pictures.append(Picture("examples", gallery(rows, float(np.max(data.observations))), caption))
     if wrong and data.observations.ndim == 4 and data.observations.dtype == np.uint8:
         caption = f"Films of {AROUND} steps before and after: above, steps that it overvalues most; below, undervalues."
         pictures.append(Picture("films", films([each.indices[:FILMS] for each in wrong], data), caption))
@@ -87,27 +83,17 @@ def misjudged(reward: RewardFunction, data: Transitions, count: int = 8) -> list
 
 def films(rows: Sequence[IntArray], data: Transitions) -> bytes:
     """Return an animated WebP: a row of films for each of ``rows``, the steps in the middle of each."""
-    clips = [[_clip(int(step), data) for step in steps] for steps in rows]
+    clips: list[list[Array]] = [[] for _ in rows]
+    for clip, step in ((clip, int(step)) for clip, steps in zip(clips, rows, strict=True) for step in steps):
+        own = np.flatnonzero(data.episodes == data.episodes[step])  # beyond it, its first or last one again
+        places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
+        clip.append(rgb(data.next_observations[places]))
     frames = []
     for at in range(2 * AROUND + 1):
         lines = [np.concatenate([clip[at] for clip in line], 1) for line in clips]
         width = max(line.shape[1] for line in lines)
         frames.append(np.concatenate([np.pad(line, ((0, 0), (0, width - line.shape[1]), (0, 0))) for line in lines], 0))
-    scale = max(1, PIXELS // data.observations.shape[1])
-    images = [Image.fromarray(frame).resize((frame.shape[1] * scale, frame.shape[0] * scale), 0) for frame in frames]
-    buffer = io.BytesIO()
-    images[0].save(
-        buffer, "WEBP", save_all=True, append_images=images[1:], duration=MILLISECONDS, loop=0, lossless=True
-    )
-    return buffer.getvalue()
-
-
-def _clip(step: int, data: Transitions) -> list[Array]:
-    """Return the observations around a step, ``[height, width, 3]`` each; the first or last one again beyond its episode."""
-    own = np.flatnonzero(data.episodes == data.episodes[step])
-    places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
-    images = data.next_observations[places]
-    return list(images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1))
+    return film(frames, MILLISECONDS, PIXELS * len(rows))
 
 
 def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
@@ -178,29 +164,19 @@ def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) 
     return Table([*columns, *names, *(f"next {name}" for name in names)], rows, caption)
 
 
-def _row(each: Examples, data: Transitions) -> list[tuple[str, Array, Array]]:
-    """Return the steps to draw: titles, states and next states."""
+def _tiles(each: Examples, data: Transitions, grid: tuple[int, int] | None) -> list[Tile]:
+    """Return the steps to draw: states, next states and rewards."""
     found = []
     for index, value in zip(each.indices[:DRAWN], each.rewards, strict=False):
         true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
-        found.append((f"step {index}\n{value:.2f}{true}", data.observations[index], data.next_observations[index]))
+        shown = data.observations[index], data.next_observations[index]
+        found.append(step_tile(f"step {index}\n{value:.2f}{true}", *shown, grid))
     return found
 
 
-def draw_steps(rows: Sequence[Sequence[tuple[str, Array, Array]]], grid: tuple[int, int] | None) -> bytes:
-    """Draw steps in rows as a PNG: their titles, states and next states."""
-    columns = max(map(len, rows))
-    figure = Figure((2.6 * columns, 1.9 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), 2 * columns, squeeze=False)
-    most = max(float(np.max(shown)) for row in rows for _, *both in row for shown in both)
-    for places, row in zip(axes, rows, strict=True):
-        for place in places[2 * len(row) :]:
-            place.set_axis_off()
-        for number, (title, *both) in enumerate(row):
-            places[2 * number].set_title(title, fontsize=7, loc="left")
-            for place, observation in zip(places[2 * number :], both, strict=False):
-                draw_observation(place, observation, grid, most)
-    return png(figure)
+def step_tile(text: str, state: Array, after: Array, grid: tuple[int, int] | None) -> Tile:
+    """Return a step as it is drawn: its state and next state, ``grid``: (rows, columns) if they are grids."""
+    return Tile([each if grid is None else each.reshape(grid) for each in (state, after)], text)
 
 
 STEP = Step("examples", TITLE, run)

@@ -164,9 +164,8 @@ def _checks(figures: Header) -> list[Check]:
         bound = f"> {AGREES}, or a distance of 0" if exact else f"> {AGREES}"
         found.append(Check.of("pairs of steps in the true order", passed, figures.pairs, bound))
     if figures.members is not None:
-        agree = figures.members > MEMBERS
-        remedy = "" if agree else "The members disagree: ask for more comparisons."
-        found.append(Check("correlation of the members", agree, figures.members, bound=f"> {MEMBERS}", remedy=remedy))
+        agree, remedy = figures.members > MEMBERS, "The members disagree: ask for more comparisons."
+        found.append(Check.of("correlation of the members", agree, figures.members, f"> {MEMBERS}", remedy))
     return found
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.layers import Factors, Layer, fit_factors, found_again, hidden_layers
-from rlhf_ray.interpret.reward.manifold import Manifold, Tile, frames_of, gallery
+from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
 from rlhf_ray.reward.functions import TorchReward
 from rlhf_ray.study.figures import DRAWN, values_of
+from rlhf_ray.study.plots import Tile, gallery
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -64,9 +65,9 @@ def run(context: StepContext[Subject]) -> Section:
         f"NMF of layer {layer.name}: how well each factor is found again in halves of the data, and what all explain."
     )
     mean = float(np.mean(found["activations"].stability))
-    remedy = "" if mean >= STABLE else "The factors depend on the sample: don't interpret single ones."
+    remedy = "The factors depend on the sample: don't interpret single ones."
     name = "cosine of the factors of halves of the data"
-    check = Check(name, mean >= STABLE, mean, bound=f"≥ {STABLE}", remedy=remedy)
+    check = Check.of(name, mean >= STABLE, mean, f"≥ {STABLE}", remedy)
     tables = [Table(["factor", "found again (cosine)", "explained by all"], rows, caption)]
     pictures = _pictures(subject, data, layer, found["activations"].fitted, seed)
     return Section("inside", TITLE, [check], (), tables, pictures, (), values_of(found))

@@ -60,8 +60,7 @@ def _preprocessed(subject: Subject, objective: Objective) -> Preprocessed:
 def _check(one: Certificate) -> Check:
     name = f"the {one.objective.replace('_', ' ')} reward is equivalent"
     remedy = "Its discounted returns differ by more than shaping: don't read it in place of the reward."
-    bound = f"< {EQUIVALENT:.4f}"
-    return Check(name, one.equivalent, one.equivalence_residual, None, None, bound, "" if one.equivalent else remedy)
+    return Check.of(name, one.equivalent, one.equivalence_residual, f"< {EQUIVALENT:.4f}", remedy)
 
 
 def _row(one: Certificate) -> list[object]:

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.consistency import gradients_are_own
-from rlhf_ray.interpret.reward.manifold import Frame, Manifold, Tile, frames_of, gallery, total_variation
+from rlhf_ray.interpret.reward.manifold import Frame, Manifold, frames_of, total_variation
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import (
     Objective,
@@ -23,6 +23,7 @@ from rlhf_ray.interpret.reward.visualisation import (
 )
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.study.figures import DRAWN, values_of
+from rlhf_ray.study.plots import Tile, gallery
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -166,8 +167,7 @@ def _checks(held_out_off: float, flagged: float | None, variation: float | None)
     for name, value, bound, least, remedy in bounded:
         if value is not None:
             passed = value >= bound if least else value <= bound
-            text = f"{'≥' if least else '≤'} {bound:g}"
-            yield Check(name, passed, value, bound=text, remedy="" if passed else remedy)
+            yield Check.of(name, passed, value, f"{'≥' if least else '≤'} {bound:g}", remedy)
 
 
 def _table(data: dict[str, float], made: Sequence[MadeUp]) -> Table:

@@ -22,14 +22,14 @@ from rlhf_ray.interpret.agent.panel.data import LIKELIEST, VALUE, collect, piece
 from rlhf_ray.interpret.agent.panel.write import plan_for, sheet_image, write_sheets
 from rlhf_ray.interpret.agent.questions import UNCHECKED, UNFAITHFUL, Faithful
 from rlhf_ray.interpret.agent.steps import panel
-from rlhf_ray.interpret.agent.steps.panel import edit_pairs, intervention_pairs, simulated_pairs
+from rlhf_ray.interpret.agent.steps.panel import PairMaker
 from rlhf_ray.interpret.attribution.drawing import RAISES
 from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.filters import shown_curved, shown_half
 from tests.interpret.agent.panel.made_up import made_up
-from tests.interpret.agent.toy_world import LinearWorld
+from tests.interpret.agent.worlds import LinearWorld
 from tests.interpret.contexts import context_of
 
 
@@ -43,8 +43,8 @@ def corridor_panel(memory: str = "gru", box: bool = False):
     basis = directions.fit("pca", values_at(agent, episodes, site)[episodes.real], 3)
     rng = np.random.default_rng(0)
     pieces = pieces_of(episodes, 30, 4, rng)
-    pairs, _ = intervention_pairs(agent, make, episodes, pieces, basis, site, 2)
-    pairs += edit_pairs(agent, make, episodes, pieces, rng)
+    made = PairMaker(agent, make, episodes, pieces, basis, site)
+    pairs = made.of_interventions(2)[0] + made.of_edits(rng)
     names = make(1).action_names
     more = {"title": "Corridors", "action_names": names, "pairs": pairs, "horizon": 2}
     data = collect(agent, episodes, pieces, basis, site, rng, **more)
@@ -160,7 +160,7 @@ def test_maps_that_are_not_faithful_are_doubted(tmp_path):
 def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
     _, agent, basis, episodes, pieces = corridor_panel()
     world = LinearWorld(actions=3, context=2)
-    pairs = simulated_pairs(agent, world, episodes, pieces, basis, site_of(agent), [0, 1])
+    pairs = PairMaker(agent, Corridors, episodes, pieces, basis, site_of(agent)).simulated(world, [0, 1])
     assert [pair.simulated for pair in pairs] == [True, True]
     for pair in pairs:
         np.testing.assert_array_equal(pair.a.observations[0], pair.b.observations[0])

@@ -32,33 +32,29 @@ def kept(page: Page) -> list[list[int]]:
 def in_page(data, condition) -> str:
     """The condition as a word of the address."""
     if isinstance(condition, OneOf):
-        every, of = {
-            "action": (data.action_names, ""),
-            "outcome": (data.outcome_names, ""),
-            "label": (data.names_of(condition.clustering or "Behaviour"), "0"),
+        short, every, of = {
+            "action": ("a", data.action_names, ""),
+            "outcome": ("o", data.outcome_names, ""),
+            "label": ("b", data.names_of("Behaviour"), "0"),
         }[condition.what]
-        short = {"action": "a", "outcome": "o", "label": "b"}[condition.what]
         return f"{short}~{of}~{'.'.join(str(list(every).index(name)) for name in condition.names)}"
     k = list(data.components).index(condition.component) if condition.component else ""
     of = list(data.gradients).index(condition.quantity) if condition.quantity else ""
-    bounds = "~".join("" if bound is None else repr(float(bound)) for bound in (condition.low, condition.high))
+    bounds = "~".join("" if np.isinf(bound) else repr(float(bound)) for bound in (condition.low, condition.high))
     return f"{condition.what[0]}~{of}~{k}~{bounds}"
 
 
 def some_conditions(data, rng):
     """One to four conditions whose bounds are numbers of the data, where rounding would show."""
-    shown = {
-        "loading": data.loadings.astype(np.float16).astype(float),
-        "value": data.values.astype(np.float16).astype(float),
-    }
+    loadings, values = (of.astype(np.float16).astype(float) for of in (data.loadings, data.values))
     offered = []
     for _ in range(2):
         k = rng.integers(len(data.components))
-        low = float(rng.choice(shown["loading"][:, :, k].ravel()))
+        low = float(rng.choice(loadings[:, :, k].ravel()))
         offered.append(Within("loading", data.components[k], low=low))
         quantity = str(rng.choice(list(data.gradients)))
         offered.append(Within("gradient", data.components[k], quantity, high=float(rng.normal(0, 0.1))))
-    offered.append(Within("value", high=float(rng.choice(shown["value"].ravel()))))
+    offered.append(Within("value", high=float(rng.choice(values.ravel()))))
     offered.append(OneOf("action", list(rng.choice(data.action_names, 2, replace=False))))
     offered.append(OneOf("label", [str(rng.choice(data.label_names["Behaviour"]))], "Behaviour"))
     offered.append(OneOf("outcome", list(rng.choice(data.outcome_names, 2, replace=False))))
@@ -73,19 +69,15 @@ def test_filters_keep_the_samples_that_python_keeps(opened, data):
     for turn in range(25):
         conditions = some_conditions(data, rng)
         at = None if turn % 3 else int(rng.integers(12))
-        words = "&".join(f"f={in_page(data, one)}" for one in conditions)
-        page.evaluate(
-            "async (hash) => { history.replaceState(null, '', hash); await follow(); }",
-            f"#{words}" + (f"&at={at}" if at is not None else ""),
-        )
+        words = "&".join(f"f={in_page(data, one)}" for one in conditions) + (f"&at={at}" if at is not None else "")
+        page.evaluate("async (hash) => { history.replaceState(null, '', hash); await follow(); }", f"#{words}")
         holds = matching(data, conditions)
         if at is not None:
             holds &= np.arange(12) == at
         wanted = [[int(sample), int(holds[sample].argmax())] for sample in np.flatnonzero(holds.any(1))]
         assert kept(page) == wanted, conditions
         sizes.append(len(wanted))
-        shown = len(wanted)
-        expect(page.locator("#count")).to_have_text(f"{shown} of 120 match")
+        expect(page.locator("#count")).to_have_text(f"{len(wanted)} of 120 match")
     assert sum(0 < size < 120 for size in sizes) >= 15  # the conditions divide
 
 
