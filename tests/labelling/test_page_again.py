@@ -58,26 +58,13 @@ def test_the_owner_looks_at_each_again_with_one_key(visit, desk: FakeDesk) -> No
     assert len(desk.answers) == asked
 
 
-def test_others_see_nothing_of_it(visit, desk: FakeDesk) -> None:
-    desk.doubt(1, "ada", "left")
-    page = visit("grace")
-    expect(page.locator("#again")).to_be_hidden()
-    page.goto(page.url + "again")
-    expect(page.locator("#reason")).to_contain_text("Only the owner")
-
-
 @pytest.mark.slow
 def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDesk) -> None:
     doubts = [desk.doubt(number, "grace", "left") for number in (1, 2)]
     page = visit("ada", "/again", **PHONE)
     wait_for_pair(page)
-    for shown in (
-        ".pane[data-side=left]",
-        ".pane[data-side=right]",
-        "#before",
-        "[data-action=keep]",
-        "[data-answer=right]",
-    ):
+    panes = (".pane[data-side=left]", ".pane[data-side=right]")
+    for shown in (*panes, "#before", "[data-action=keep]", "[data-answer=right]"):
         box = page.locator(shown).bounding_box()
         assert box is not None
         assert 0 <= box["y"] <= box["y"] + box["height"] <= 740, shown

@@ -104,16 +104,8 @@ def assert_whole_pixels(page):
         assert rendering == "pixelated"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device_scale_factor": 1.25},
-        # In `make test`, the phone's test asks the same, and test_page_fits of a large screen.
-        pytest.param({"viewport": {"width": 1234, "height": 777}}, marks=pytest.mark.soak),
-    ],
-)
-def test_image_observations_grow_by_whole_pixels(visit, options):
-    assert_whole_pixels(visit(**options))
+def test_image_observations_grow_by_whole_pixels(visit):
+    assert_whole_pixels(visit(device_scale_factor=1.25))
 
 
 @pytest.mark.slow
@@ -195,15 +187,7 @@ def assert_accessible(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scheme", "screen"),
-    [
-        ("light", {}),
-        ("dark", PHONE),
-        pytest.param("dark", {}, marks=pytest.mark.soak),
-        pytest.param("light", PHONE, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "screen"), [("light", {}), ("dark", PHONE)])
 def test_accessibility(visit, site, desk, scheme, screen):
     page = visit(color_scheme=scheme, **screen)
     page.wait_for_selector("#episode:not([hidden])")
@@ -249,14 +233,12 @@ def test_instructions_are_text(visit):
     assert page.locator("#instructions b").count() == 0
 
 
-def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
+def test_the_agent_plays_beside_the_clips(visit, desk):
     desk.episode_ended = False
     page = visit()
     expect(page.locator("#episode-text")).to_contain_text("; its first 90 steps.")
-
-
-def test_the_agent_plays_beside_the_clips(visit):
-    page = visit()
+    desk.episode_ended = True
+    page.reload()
     expect(page.locator("#episode-text")).to_have_text("Filmed after 12,288 environment steps; 90 steps long.")
     canvas = page.locator("#episode-canvas")
     before = canvas.get_attribute("data-frame")

@@ -54,21 +54,13 @@ def assert_each_was_asked_once(office: Office, pairs: int) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office: Office) -> None:
+@pytest.mark.parametrize("pages", [1, 2])
+def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office: Office, pages: int) -> None:
+    """Also on two pages of one person."""
     site, context = serve(12)
     office.local.delay = 0.2
-    page = come(context, site)
-    press_until_all_are_answered(office, page)
+    press_until_all_are_answered(office, *[come(context, site) for _ in range(pages)])
     assert_each_was_asked_once(office, 12)
-
-
-@pytest.mark.slow
-def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office) -> None:
-    site, context = serve(10)
-    office.local.delay = 0.2
-    pages = come(context, site), come(context, site)
-    press_until_all_are_answered(office, *pages)
-    assert_each_was_asked_once(office, 10)
 
 
 @pytest.mark.slow

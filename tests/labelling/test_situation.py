@@ -108,22 +108,6 @@ async def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(
     assert desk.pages.uninformed == 1
 
 
-def test_a_page_is_open_to_the_end_until_it_has_the_last_episode() -> None:
-    pages = OpenPages()
-    pages.saw("a", "film of nobody")  # a page that never asked counts as none
-    pages.heard("a", told=True)
-    assert (pages.open, pages.uninformed) == (1, 0)  # there is no episode
-    pages.episode = "last"
-    assert pages.uninformed == 1
-    pages.saw("a", "an earlier one")
-    assert pages.uninformed == 1
-    pages.saw("a", "last")
-    pages.heard("a", told=True)
-    assert pages.uninformed == 0
-    pages.heard("a", told=False)
-    assert pages.uninformed == 1
-
-
 def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
     now = 0.0
     pages = OpenPages(clock=lambda: now)
