@@ -1,4 +1,4 @@
-"""An agent that learns from comparisons alone, and env runners that are not equally fast."""
+"""Whole trainings: an agent that learns from comparisons alone, uneven env runners, and environments of other spaces."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core import DEFAULT_MODULE_ID
 
+from rlhf_ray.policies.actions import best, entropy, log_probability, sample
 from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.rllib_internals import env_runner_calls
 from rlhf_ray.rllib.rollouts import TAG
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import Walk
-from tests.whole_runs import running
+from tests.whole_runs import running, stored_by
 
 ITERATIONS = 8
 
@@ -93,3 +99,93 @@ def test_nobody_waits_for_a_slow_env_runner_and_the_budget_is_met(tmp_path: Path
         assert algorithm.env_steps == experiment.total_env_steps
         assert sum(rollouts.values()) == 8
         assert rollouts["of_1"] > rollouts["of_2"] > 0
+
+
+SWITCHES = spaces.MultiDiscrete([2, 3])
+
+
+class Anything(gym.Env[Any, Any]):
+    """Random observations; the reward is the first number of the action."""
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return self.observation_space.sample(), float(np.ravel(action)[0]), False, False, {}
+
+
+KINDS: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {
+    "NamedVectors": (spaces.Dict({"arm": spaces.Box(-1, 1, (3,)), "mode": spaces.Discrete(2)}), SWITCHES),
+    "StackedCameras": (spaces.Box(0.0, 1.0, (2, 3, 24, 24)), spaces.MultiBinary(2)),
+    "CameraAndSpeed": (
+        spaces.Dict({"camera": spaces.Box(0, 255, (24, 24, 3), np.uint8), "speed": spaces.Box(0, 9, (1,))}),
+        spaces.Discrete(2, start=1),
+    ),
+}
+for name, (observations, actions) in KINDS.items():
+    gym.register(
+        f"tests/{name}-v0",
+        Anything,
+        max_episode_steps=40,
+        kwargs={"observation_space": observations, "action_space": actions},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ring_in_process")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_iteration_of_each_kind(kind: str) -> None:
+    experiment = Experiment(
+        environment=f"tests/{kind}-v0",
+        total_env_steps=120 + 2 * 80,
+        fragments=FragmentSettings(length=5, initial_env_steps=120, pool=20, exploration_env_steps=20),
+        preferences=PreferenceSettings(comparisons=10, initial_comparisons=6, rounds=1),
+        reward_model=RewardModelSettings(hidden=(8,), initial_updates=3, updates=2),
+        ppo=PPOSettings(
+            num_envs=2,
+            rollout_length=40,
+            minibatch_size=40,
+            epochs=1,
+            hidden=(8,),
+            network="auto" if kind == "NamedVectors" else "small",
+        ),
+    )
+    with running(PreferencePPOConfig.from_experiment(experiment).build_algo()) as algorithm:
+        result = algorithm.train()
+        assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
+        assert result["learners"][DEFAULT_MODULE_ID]["learned_reward_std"] > 0
+        pairs = stored_by(algorithm).pairs
+        assert len(pairs) == 10 or len(pairs) == 6
+        assert pairs.left.observations.dtype == (np.float32 if kind == "NamedVectors" else np.uint8)
+        assert pairs.left.actions.dtype == np.int64
+        first = pairs.left.actions.reshape(*pairs.left.rewards.shape, -1)[..., 0]
+        assert np.array_equal(pairs.left.rewards, first + (kind == "CameraAndSpeed"))
+
+
+def test_the_policy_of_several_components_is_rllibs_and_ours() -> None:
+    spec = policy_spec(PPOSettings(hidden=(8,)))
+    spec.observation_space, spec.action_space = spaces.Box(-1, 1, (4,)), SWITCHES
+    torch.manual_seed(0)
+    module = spec.build()
+    logits = torch.randn(50, 5)
+    distribution = module.get_train_action_dist_cls().from_logits(logits)
+    drawn = sample(logits, SWITCHES, torch.Generator().manual_seed(0))
+    assert drawn.shape == (50, 2)
+    torch.testing.assert_close(log_probability(logits, drawn, SWITCHES), distribution.logp(drawn))
+    torch.testing.assert_close(entropy(logits, SWITCHES), distribution.entropy())
+    expected = torch.stack([logits[:, :2].argmax(1), logits[:, 2:].argmax(1)], 1)
+    assert torch.equal(best(logits, SWITCHES), expected)
+    policy = CollectorPolicy(module)
+    seen = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    wanted = best(module.forward_inference({"obs": torch.as_tensor(seen)})["action_dist_inputs"], SWITCHES)
+    assert np.array_equal(policy.best(seen), wanted.numpy())
+    acted = np.stack([policy.act(seen[0], np.random.default_rng(i)) for i in range(200)])
+    probabilities = module.forward_inference({"obs": torch.as_tensor(seen[:1])})["action_dist_inputs"][0, 2:].softmax(0)
+    assert np.abs(np.bincount(acted[:, 1], minlength=3) / 200 - probabilities.detach().numpy()).max() < 0.12
