@@ -1,6 +1,9 @@
+"""Environments by name: makers, vector environments, unknown names, identity, and the return that counts as learned."""
+
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -21,6 +24,7 @@ from rlhf_ray.envs import (
     steps_together,
 )
 from rlhf_ray.envs.checked import CheckedVectorEnv
+from rlhf_ray.envs.registry import THRESHOLDS, identity_of, reward_threshold
 
 
 def test_register_is_idempotent() -> None:
@@ -294,7 +298,7 @@ def test_procgen_is_imported_late_and_silently() -> None:
     pytest.importorskip("procgen")
     program = (
         "import sys, rlhf_ray.envs as e; assert not {'procgen', 'gym', 'ray'} & sys.modules.keys();"
-        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gym.spaces.Discrete(2)"
+        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gymnasium.spaces.Discrete(2)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -320,3 +324,61 @@ def test_a_class_of_the_script_itself_is_known_where_the_environment_is_made(mon
     env = cloudpickle.loads(taken_along)({})
     assert env.spec.max_episode_steps == 7
     assert isinstance(env.unwrapped, PendulumEnv)
+
+
+def an_env(pays: float, file: Path) -> type[gymnasium.Env]:
+    class World(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+        def __init__(self, goal: int = 0) -> None:
+            self.goal, self.level = goal, file.read_text()
+
+        def reset(self, *, seed=None, options=None):
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), pays * (action == self.goal), True, False, {}
+
+    return World
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    (tmp_path / "level").write_text("wall")
+
+    def remade(pays=1.0, **options):
+        monkeypatch.delitem(gymnasium.registry, "Own-v0", raising=False)
+        gymnasium.register("Own-v0", an_env(pays, tmp_path / "level"), kwargs=options)
+        return identity_of("Own-v0")
+
+    return remade
+
+
+def test_an_environment_is_its_code_its_options_and_its_files(found, tmp_path):
+    first = found()
+    assert found() == first
+    others = [found(pays=7.0), found(goal=1)]
+    (tmp_path / "level").write_text("door")
+    others.append(found())
+    assert len({first, *others}) == 4
+
+
+def test_installed_environments_are_their_names():
+    assert identity_of("CartPole-v1") == identity_of("CartPole-v1") != identity_of("Pendulum-v1")
+    assert identity_of("NoSuch-v0") == "NoSuch-v0"
+    assert identity_of(None) == ""
+
+
+def test_a_threshold_is_the_one_that_the_environment_is_registered_with() -> None:
+    assert reward_threshold("CartPole-v1") == gymnasium.spec("CartPole-v1").reward_threshold == 475.0
+    assert reward_threshold("any_module:CartPole-v1") == 475.0
+    assert reward_threshold("Pendulum-v1") == -250.0
+    assert reward_threshold("rlhf_ray/CartPoleFixed-v0") == 475.0
+    for none in ("fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "procgen/coinrun-easy", "Nothing-v0", "module:"):
+        assert reward_threshold(none) is None
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_only_environments_without_one_are_listed(name: str) -> None:
+    register()
+    assert gymnasium.spec(name).reward_threshold is None
