@@ -16,8 +16,7 @@ import requests
 from rlhf_ray.interpret.reward.steps import NAMES
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
-from tests.cluster.head import BIN, Head
-from tests.cluster.hosts import wait
+from tests.cluster.hosts import BIN, Head, wait
 
 SMALL = [
     *("--total-env-steps", "2000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
