@@ -198,20 +198,6 @@ def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
-    mixed = dataclasses.replace(PEOPLE_S, teacher="oracle", human_share=0.5)
-    with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
-        assert ring.begin(200) is not None
-        ring.advance(at(1.0, 1000))
-        wait_for(lambda: ring.answered >= 20)
-        wait_for(lambda: ring.rounds_held == 5)
-    stored = labels_in(tmp_path / "store")
-    by = {who: stored.annotators.count(who) for who in set(stored.annotators)}
-    assert by.keys() == {"ada", "oracle"}
-    assert 8 <= by["ada"] <= 12
-
-
-@pytest.mark.soak
 def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path: Path) -> None:
     sessions = Sessions.create(LABELLING.annotators)
     with people_ring(tmp_path, sessions=sessions) as ring:

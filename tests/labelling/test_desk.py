@@ -175,20 +175,6 @@ async def test_answers_that_come_together_are_stored_together(office: Office) ->
     assert len(office.store) == 12
 
 
-async def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
-    await office.ask(0, pairs_of(2))
-    shown = await office.next("ada")
-    await office.give("ada", shown, "left")
-    again = await office.desk.undo("ada", "d" * 32)
-    assert again is not None
-    assert (again.left, again.right) == (shown.left, shown.right)
-    assert len(office.store) == 0
-    await office.give("ada", again, "right")
-    assert await office.desk.undo("bob", "v" * 32) is None
-    assert [row["kind"] for row in office.rows()] == ["label", "retract", "label"]
-    assert len(office.store) == 1
-
-
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
     """Counts, pace, what undo takes back next, and who may get which pair: also of checks, undone and reviewed answers."""

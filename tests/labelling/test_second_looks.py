@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import LabellingSettings, RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
-from rlhf_ray.store.answers import doubtful
 from tests.labelling.office import SECRET, Office, films_of, pairs_of
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
@@ -195,34 +193,3 @@ async def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_s
     trainer.comparisons.apply(changes)
     assert (pair, "bob") not in trainer.fit(50).suspicions
     assert len(PreferenceStore(office.store.path)) == 300
-
-
-async def test_without_suspicions_no_event_is_read() -> None:
-    class Unread:
-        def __getattr__(self, name: str) -> Any:
-            async def read(*_: Any) -> None:
-                raise AssertionError(name)
-
-            return read
-
-    desk = Desk(Unread(), SECRET, LabellingSettings(), fps=30)  # type: ignore[arg-type]
-    assert await desk.doubts() == []
-    desk.suspect({})
-    assert await desk.doubts() == []
-
-
-def test_an_answer_that_was_taken_back_or_replaced_is_not_doubtful(office: Office) -> None:
-    pairs = pairs_of(1)
-    of = (pairs.left.ids()[0], pairs.right.ids()[0])
-
-    def found() -> list[str]:
-        return [row["event_id"] for _, row in doubtful(office.store.events(), {(pairs.ids[0], "bob"): 0.9})]
-
-    assert found() == []
-    both = Fragments.concatenate([pairs.left, pairs.right])
-    office.store.record([Event("1", "label", "bob", *of, 1.0)], both)
-    assert found() == ["1"]
-    office.store.record([Event("2", "label", "bob", *of, 0.0)])
-    assert found() == ["2"]
-    office.store.record([Event("3", "retract", "bob", target="2")])
-    assert found() == ["1"]

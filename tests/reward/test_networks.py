@@ -162,12 +162,6 @@ def test_actions_are_one_hot_from_wherever_they_start_or_scaled_to_their_bounds(
     assert encoder(stacked).shape == (4, *torch.tensor(encoded).shape)
 
 
-def test_actions_of_higher_rank_are_flattened() -> None:
-    actions = gym.spaces.Box(-1, 1, (2, 3), np.float32)
-    networks = _networks(VECTORS, actions, ("use_action",))
-    assert _encoded(networks, _steps(VECTORS, actions, 0))["features"].shape == (8, 1, 6)
-
-
 def test_a_cnn_for_vectors_is_refused_with_the_remedy() -> None:
     with pytest.raises(SettingError, match=r"reward_model\.network is 'cnn'.*use 'mlp' or 'auto'"):
         _networks(VECTORS, CHOICES, ("use_state",), network="cnn")

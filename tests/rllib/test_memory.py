@@ -224,15 +224,3 @@ def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path:
     check_resumes(config, tmp_path / "checkpoint")
     agent = agent_of(tmp_path / "checkpoint")
     assert agent.memory_size == (6 if memory == "gru" else 12)
-
-
-def test_weights_have_the_names_of_earlier_versions() -> None:
-    module = built(policy_spec(PPOSettings(hidden=(8,))), VECTORS, gym.spaces.Box(-2.0, 2.0, (2,)))
-    names = {
-        f"{part}.{layer}.{kind}" for part in ("actor", "critic") for layer in (0, 2) for kind in ("weight", "bias")
-    }
-    assert module.get_state().keys() == names | {"log_std"}
-    state = {name: np.full_like(value, 0.5) for name, value in module.get_state().items()}
-    module.set_state(state)
-    assert all((value == 0.5).all() for value in module.get_state().values())
-    module.load_state_dict(module.state_dict())

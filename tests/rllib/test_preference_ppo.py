@@ -208,17 +208,6 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
 
     _global_registry.unregister(ENV_CREATOR, algorithm.config.env)  # as in a process that never set it
     with running(PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))) as restored:
-        (tmp_path / "again").mkdir()
-        restored.ring.save(tmp_path / "again")
-        again = read_nested(tmp_path / "again" / "ring")
-        assert again["round_number"] == state["round_number"]
-        assert again["answered"] == state["answered"]
-        assert again["env_steps"] == state["env_steps"]
-        assert again["trainer"]["keys"] == state["trainer"]["keys"]
-        np.testing.assert_array_equal(again["trainer"]["generator"], state["trainer"]["generator"])
-        for parameter, moments in state["trainer"]["optimizer"].items():
-            for name, value in moments.items():
-                np.testing.assert_array_equal(again["trainer"]["optimizer"][parameter][name], value)
         for name, value in reward.items():
             np.testing.assert_array_equal(restored.ring.newest_reward()[name], value)
         module = restored.learner_group._learner.module[REWARD_MODULE_ID]

@@ -101,15 +101,6 @@ def test_a_run_repeats_its_episodes_and_none_of_another_iteration() -> None:
     assert not set(again[0]) & set(again[1])
 
 
-@pytest.mark.slow
-def test_a_restarted_env_runner_repeats_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [starts(made(EnvRunner, index)) for index in (1, 2)]
-    monkeypatch.setattr(env_runner, "was_restarted", lambda: True)
-    restarted = [starts(made(EnvRunner, 1)) for _ in range(2)]
-    each = list(itertools.chain(*before, *restarted))
-    assert len(set(each)) == len(each)
-
-
 def test_environments_that_are_made_again_repeat_no_episode() -> None:
     runner = made(EnvRunner, 1)
     first = starts(runner)

@@ -23,10 +23,9 @@ from rlhf_ray.cli import presets
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.settings import load_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, apply, strategies, sweep
-from rlhf_ray.sweeps.trial import experiment_of
 from tests.made_up import wait_for
 from tests.whole_runs import running, small
 
@@ -201,12 +200,6 @@ def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(
     assert policy["curr_entropy_coeff"] == pytest.approx(0.75)
     assert policy["num_module_steps_trained"] >= 3 * 600
     assert result["preferences"]["round"]["gradient_steps"] == 7
-
-
-def test_a_trials_config_names_its_experiment() -> None:
-    config = {"trial": {"experiment": {"environment": "X-v0"}}, "ppo.gamma": 0.5, "seed": 4, "__stdout_file__": None}
-    expected = apply(Experiment(environment="X-v0"), {"ppo.gamma": 0.5, "seed": 4})
-    assert experiment_of(config) == expected
 
 
 def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(
