@@ -45,9 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("of", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("early", [0.0, 0.5, 1.0])
-def test_the_progress_counts_the_agents_own_iterations_whenever_the_ring_takes_its_steps(
-    of: dict[str, Any], early: float
-) -> None:
+def test_the_progress_counts_the_agents_own_iterations_whenever_the_ring_takes_its_steps(of, early):
     """Of the ring's steps between rounds, the share `early` comes before the first iteration, the rest evenly."""
     budget = budget_of(**of)
     size = budget.iteration_env_steps

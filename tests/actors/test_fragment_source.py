@@ -206,9 +206,7 @@ def test_of_images_only_the_episode_is_filmed_and_fragments_are_cut_from_the_oth
     assert [(made["how"], made["env_steps"]) for made in collector.made[2:]] == [("film", 150), ("collect", 150)]
 
 
-def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_no_episode_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_no_episode_for_long(monkeypatch):
     now = 100.0
     monkeypatch.setattr(fragment_source.time, "monotonic", lambda: now)
     actors: Any = RingActors()
@@ -240,9 +238,7 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     assert collector.made[-1]["number"] == 4
 
 
-def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_never_falls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_never_falls(monkeypatch):
     now, shares, has = 0.0, list[float](), list[Any]()
 
     class Restarted(Pool):
@@ -278,9 +274,7 @@ class SlowlyDrawn(Drawn):
 
 
 @given(st.integers(1, 40), st.integers(0, 5000), st.integers(2, 400), st.integers(1, 64), st.booleans())
-def test_the_parts_take_all_steps_and_the_episode_comes_last(
-    length: int, more: int, clips: int, rollouts: int, images: bool
-) -> None:
+def test_the_parts_take_all_steps_and_the_episode_comes_last(length, more, clips, rollouts, images):
     fragments = ResolvedFragments(length=length, initial_env_steps=2 * length + more)
     made = parts(2 * length + more, clips, rollouts, fragments, images=images)
     assert sum(part.env_steps for part in made) == 2 * length + more
@@ -301,9 +295,7 @@ def test_the_parts_take_all_steps_and_the_episode_comes_last(
         (300, True, 7, 14, 150),
     ],
 )
-def test_a_part_makes_a_pair_or_its_share_of_the_pool(
-    steps: int, images: bool, before: int, in_part: int, last: int
-) -> None:
+def test_a_part_makes_a_pair_or_its_share_of_the_pool(steps, images, before, in_part, last):
     fragments = ResolvedFragments(length=10, initial_env_steps=steps, film_env_steps=200, pool=100)
     *others, episode = parts(steps, 36, 8, fragments, images=images)
     assert [part.fragments for part in others] == [in_part] * before
@@ -318,9 +310,7 @@ def test_a_part_makes_a_pair_or_its_share_of_the_pool(
 @pytest.mark.parametrize(
     ("first", "pool", "films"), [(125, 36, 36), (150, 360, 150), (40, 360, 40), (4, 360, 8), (20, 30, 36)]
 )
-def test_a_preset_that_keeps_many_clips_has_one_filmed_for_each_first_question(
-    first: int, pool: int, films: int
-) -> None:
+def test_a_preset_that_keeps_many_clips_has_one_filmed_for_each_first_question(first, pool, films):
     assert first_films(first, pool) == films
 
 

@@ -17,7 +17,7 @@ import cloudpickle
 import httpx
 import pytest
 import ray
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from rlhf_ray.actors import people
 from rlhf_ray.labelling.sessions import Sessions
@@ -108,7 +108,6 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         suspected, suspect = [], ring.people.suspect
         ring.people.suspect = lambda suspicions: (suspected.append(suspicions), suspect(suspicions))
         first = ring.begin(200)
-        assert first is not None
         assert first.fit is not None
         assert first.answered >= 6
         # Label 7 of 20 falls due at 1/28 of the way: 36 iterations of this pace.
@@ -244,9 +243,7 @@ def _kill_and_take_the_port(ring: Any) -> socket.socket:
 
 
 @pytest.mark.slow
-def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
-    tmp_path: Path, browser: Browser, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(tmp_path, browser, caplog):
     with people_ring(tmp_path) as ring:
         ring.start(200)
         wait_for(lambda: ring.source.share == 1.0)  # all pairs are there

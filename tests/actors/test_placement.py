@@ -30,9 +30,7 @@ def test_a_reward_trainer_with_a_gpu_has_a_bundle_of_its_own_before_the_last() -
 @pytest.mark.parametrize(
     ("apart", "gpus", "shares"), [(True, 0.0, False), (False, 0.0, True), (False, 0.5, False), (True, 0.5, False)]
 )
-def test_a_reward_trainer_that_others_need_not_wait_for_or_with_a_gpu_shares_no_process(
-    apart: bool, gpus: float, shares: bool
-) -> None:
+def test_a_reward_trainer_that_others_need_not_wait_for_or_with_a_gpu_shares_no_process(apart, gpus, shares):
     started: dict[str, dict[str, Any]] = {}
     executor: Any = SimpleNamespace(start=lambda kind, role, *arguments, **how: started.update({role: how}))
     spaces = {"observation_space": None, "action_space": None, "fragments": None, "preferences": None}
@@ -62,9 +60,7 @@ def test_a_reward_trainer_that_others_need_not_wait_for_or_with_a_gpu_shares_no_
         ([{"CPU": 1.0}], [], ["0 CPU on 0 nodes"]),
     ],
 )
-def test_what_is_missing_is_said(
-    bundles: list[dict[str, float]], nodes: list[dict[str, float]], words: list[str] | None
-) -> None:
+def test_what_is_missing_is_said(bundles, nodes, words):
     said = missing(bundles, nodes)
     assert (said is None) == (words is None)
     assert all(word in str(said) for word in words or [])

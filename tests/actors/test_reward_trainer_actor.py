@@ -58,9 +58,7 @@ def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
     assert len(actor.trainer.comparisons.keys) == 6  # nothing of what was refused was taken in
 
 
-def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(caplog):
     actor = _actor()
     nothing, _, _ = actor.fit(5, 1, Changes(1, None, (("gone", "anna"),)))
     assert (nothing.report.version, nothing.report.comparisons, nothing.report.gradient_steps) == (0, 0, 0)

@@ -144,9 +144,7 @@ class Ties:
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("ties", [11, 12])
-def test_a_scripted_teacher_whose_answers_are_all_ties_ends_the_run_with_a_line(
-    mode: str, ties: int, tmp_path: Path
-) -> None:
+def test_a_scripted_teacher_whose_answers_are_all_ties_ends_the_run_with_a_line(mode, ties, tmp_path):
     """One decided answer of twelve is enough to go on; the labels are kept either way."""
     preferences = _preferences(mode=mode, comparisons=20, initial_comparisons=12, teacher=Ties(ties))
     ends = pytest.raises(
@@ -189,9 +187,7 @@ def test_an_annotator_leaves_over_several_rounds_and_the_others_get_the_pairs(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("annotators", [("oracle=4@13", "inverted"), ("human_like@8", "human_like@9", "guessing@5")])
-def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(
-    tmp_path: Path, annotators: tuple[str, ...]
-) -> None:
+def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(tmp_path, annotators):
     whole, again, elsewhere = restored(
         tmp_path,
         _leaving(*annotators),

@@ -35,9 +35,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return " ".join((printed.out + printed.err).split())
 
 
-def test_submit_warns_that_variables_are_no_place_for_keys(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_warns_that_variables_are_no_place_for_keys(monkeypatch, capsys):
     given: list[dict[str, str]] = []
     monkeypatch.setattr(jobs, "connect", lambda address: None)
     monkeypatch.setattr(jobs, "submit", lambda client, command, **of: given.append(of["env"]) or "job-1")
@@ -50,9 +48,7 @@ def test_submit_warns_that_variables_are_no_place_for_keys(
     assert given == [{"WANDB_API_KEY": "abc", "A": "b"}, {}]
 
 
-def test_submit_explains_itself_and_names_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_submit_explains_itself_and_names_what_is_wrong(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")  # is put back afterwards
     for words in (("submit",), ("submit", "--address", NOBODY)):
         assert "no command is given; write it after --" in said(capsys, *words)
@@ -61,9 +57,7 @@ def test_submit_explains_itself_and_names_what_is_wrong(
 
 @pytest.mark.parametrize("address", [NOBODY, "127.0.0.1:1"])
 @pytest.mark.parametrize("words", [["submit", "--", "train", "pendulum"], ["doctor"]])
-def test_where_nothing_answers_one_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, words: list[str]
-) -> None:
+def test_where_nothing_answers_one_line_says_so(monkeypatch, capsys, address, words):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # a command has a process of its own
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "")  # is put back afterwards

@@ -75,9 +75,7 @@ def run_of(job: str, home: Path) -> RunFolder:
     return RunFolder(path.parent)
 
 
-def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
-    head: Head, home: Path, tmp_path: Path
-) -> None:
+def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(head, home, tmp_path):
     # As Ray's handbook says, with a folder that is sent along.
     somebody = Somebody(head)
     (tmp_path / "sent_along.py").write_text("import actors, gymnasium\n")
@@ -211,8 +209,6 @@ def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> 
         result = json.loads(run.result.read_text())
         assert (result["env_steps"], result["comparisons"], result["interrupted"]) == (3600, 40, False)
         after = PreferenceStore(run.preferences).load()
-        assert before is not None
-        assert after is not None
         assert set(before.pairs.ids) <= set(after.pairs.ids)
     finally:
         first.close()

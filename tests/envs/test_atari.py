@@ -83,7 +83,6 @@ def test_any_game_is_preprocessed_and_the_next_one_begins_in_the_same_episode(na
     assert (env.observation_space.shape, env.observation_space.dtype) == ((84, 84, 4), np.uint8)
     assert isinstance(env.action_space, gymnasium.spaces.Discrete)
     assert env.action_space.n == actions
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 2000
     rng = np.random.default_rng(0)
     observation, info = env.reset(seed=0)

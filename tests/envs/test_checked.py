@@ -149,7 +149,6 @@ def test_every_environment_that_is_made_by_name_is_checked_and_tried_out() -> No
     with pytest.raises(FaultyEnvironmentError, match=r"Making environment BornFaulty-v0 raised KeyError: 'asset.png'"):
         envs.make_env("BornFaulty-v0")
     env = envs.make_env("Faulty-v0")
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 9
     with pytest.raises(FaultyEnvironmentError, match="Faulty-v0, step 3 of episode 1: the reward is 'good'"):
         try_out(env)
@@ -253,9 +252,7 @@ def registered(*wrappers: Any, base: Any = Line) -> None:
         ([Harder, TimeAwareObservation], r"wrappers \(TimeAwareObservation, Harder\) carry something"),
     ],
 )
-def test_what_is_carried_is_said_also_by_evaluations(
-    wrappers: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_carried_is_said_also_by_evaluations(wrappers, said, caplog):
     registered(lambda env: TimeLimit(env, 5), *wrappers)
     found = carried_state(lambda: make_env(ID))
     evaluate(ID, lambda seen, first: np.zeros((len(seen), 1), np.float32), episodes=1, seed=0)

@@ -37,7 +37,6 @@ def test_register_is_idempotent() -> None:
 
 def test_makes_gymnasium_ids_with_options() -> None:
     env = make_env("CartPole-v1", max_episode_steps=7)
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 7
     assert make_env("gymnasium:CartPole-v1").observation_space.shape == (4,)
 
@@ -75,9 +74,7 @@ class Otherwise(Together):
 
 
 @pytest.mark.parametrize("kind", [Together, Otherwise])
-def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(
-    kind: type, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(kind, caplog):
     name = f"mine/{kind.__name__}-v0"
     gymnasium.register(name, entry_point=SINGLE, vector_entry_point=kind, max_episode_steps=3)
     assert steps_together(name) is (kind is not Otherwise)
@@ -166,9 +163,7 @@ def of_one_copy(what: str, given: str, own: str, where: str = "step 1") -> str:
         (GYMNASIUM_S, {"additional_wrappers": ADDED}, r"comparing it .* raises Error: .*additional_wrappers.*"),
     ],
 )
-def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so(
-    entry: Any, options: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so(entry, options, said, caplog):
     name = f"mine/{getattr(entry, '__name__', 'Gymnasium')}{''.join(options)}-v0"
     asked = {"entry_point": SINGLE, "max_episode_steps": 7, **options}
     gymnasium.register(name, vector_entry_point=entry, **asked)
@@ -271,7 +266,6 @@ def test_nonsense_names_are_value_errors(name: str) -> None:
 def test_an_unversioned_name_is_the_latest_version() -> None:
     with pytest.warns(UserWarning, match="latest versioned"):
         env = make_env("CartPole")
-    assert env.spec is not None
     assert env.spec.id == "CartPole-v1"
 
 
@@ -284,9 +278,7 @@ def test_num_envs_must_be_positive() -> None:
     ("version", "remedy"),
     [((3, 12), "pip install --no-deps procgen-mirror"), ((3, 13), r"no build .*: use Python 3\.11 or 3\.12")],
 )
-def test_procgen_missing_names_the_remedy(
-    version: tuple[int, int], remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_procgen_missing_names_the_remedy(version, remedy, monkeypatch):
     monkeypatch.setitem(sys.modules, "procgen", None)
     monkeypatch.setattr(sys, "version_info", version)
     with pytest.raises(ImportError, match=remedy):

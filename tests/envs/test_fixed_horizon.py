@@ -33,7 +33,6 @@ def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
                 break
         assert (steps, over) == (500, True)
         assert total < 15
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 500
 
 
@@ -136,7 +135,6 @@ def test_seals_robots_are_made_by_their_ids(robot: str) -> None:
     pytest.importorskip("mujoco")
     env = make_env(f"seals/{robot}-v1")
     check_spaces(env.observation_space, env.action_space, robot)
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 1000
     seen, _ = env.reset(seed=0)
     assert np.array_equal(seen[: env.unwrapped.model.nq], env.unwrapped.data.qpos)  # type: ignore[attr-defined]

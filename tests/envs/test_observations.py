@@ -71,9 +71,7 @@ def said(caplog: pytest.LogCaptureFixture, space: gym.Space[Any], *observations:
 
 @pytest.mark.parametrize(("part", "around", "inside"), WAYS)
 @pytest.mark.parametrize(("space", "right", "wrong", "why"), INNER)
-def test_every_part_is_checked(
-    part: str, around: Any, inside: Any, space: Any, right: Any, wrong: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_part_is_checked(part, around, inside, space, right, wrong, why, caplog):
     whole = around(space)
     (found,), lines = said(caplog, whole, inside(right))
     assert not lines
@@ -84,9 +82,7 @@ def test_every_part_is_checked(
 
 
 @pytest.mark.parametrize(("part", "around", "inside"), WAYS)
-def test_another_dtype_is_converted_and_said_once(
-    part: str, around: Any, inside: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_dtype_is_converted_and_said_once(part, around, inside, caplog):
     given = np.array([0.1, 2.0])
     found, lines = said(caplog, around(VECTOR), *[inside(given)] * 3)
     assert all(around(VECTOR).contains(each) for each in found)
@@ -104,9 +100,7 @@ def test_another_dtype_is_converted_and_said_once(
         (COUNTS, np.array([3, 11], np.int32), "is 11 at 1, outside the bounds of its space there, 0 to 10"),
     ],
 )
-def test_a_value_outside_its_bounds_is_said_once_with_its_numbers(
-    part: str, around: Any, inside: Any, space: Any, value: Any, numbers: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_outside_its_bounds_is_said_once_with_its_numbers(part, around, inside, space, value, numbers, caplog):
     found, lines = said(caplog, around(space), *[inside(value)] * 3)
     assert len(lines) == 1
     assert numbers in lines[0]

@@ -54,7 +54,6 @@ SEEN = [
 @pytest.mark.parametrize("space", SEEN, ids=lambda space: str(space)[:40])
 def test_what_is_seen_is_supported_and_the_same_alone_and_in_a_batch(space: gym.Space[Any]) -> None:
     view = view_of(space)
-    assert view is not None
     check_spaces(view.space, spaces.Discrete(2), "Some-v0")
     several = batch_space(space, 3)
     several.seed(0)
@@ -87,7 +86,6 @@ def test_what_needs_no_view_or_has_none_stays(space: gym.Space[Any]) -> None:
 
 def test_the_numbers_of_a_dict_come_in_its_order() -> None:
     view = view_of(spaces.Dict({"b": VECTOR, "a": spaces.Discrete(3, start=1)}))
-    assert view is not None
     # gymnasium sorts the names of a Dict
     assert view.see({"b": np.array([5.0, 6.0, 7.0]), "a": 3}).tolist() == [0, 0, 1, 5, 6, 7]
     assert view.space.low.tolist() == [0, 0, 0, -1, -1, -1]
@@ -97,17 +95,14 @@ def test_a_stack_of_images_has_the_newest_last_and_each_pixel_in_its_place() -> 
     rng = np.random.default_rng(0)
     stack = rng.integers(0, 256, (4, 20, 24, 3), dtype=np.uint8)
     view = view_of(_stack(COLOUR, 4))
-    assert view is not None
     assert np.array_equal(view.see(stack)[..., -3:], stack[-1])
     assert np.array_equal(view.see(stack)[..., :3], stack[0])
     first = view_of(_stack(_channels_first(COLOUR), 4))
-    assert first is not None
     assert np.array_equal(first.see(np.moveaxis(stack, -1, 1)), view.see(stack))
 
 
 def test_float_images_become_bytes_between_their_bounds() -> None:
     view = view_of(spaces.Box(-1.0, 1.0, (16, 16, 1)))
-    assert view is not None
     image = np.zeros((16, 16, 1), np.float32)
     image[0, :3, 0] = -1.0, 1.0, 7.0
     assert view.see(image)[0, :4, 0].tolist() == [0, 255, 255, 128]
@@ -116,7 +111,6 @@ def test_float_images_become_bytes_between_their_bounds() -> None:
 def test_numbers_beside_an_image_are_channels_of_their_own() -> None:
     space = spaces.Dict({"camera": COLOUR, "speed": spaces.Box(np.array([-4.0, 0.0]), np.array([4.0, 1.0]))})
     view = view_of(space)
-    assert view is not None
     image = np.random.default_rng(0).integers(0, 256, COLOUR.shape, dtype=np.uint8)
     seen = view.see({"camera": image, "speed": np.array([4.0, 0.2], np.float32)})
     assert seen.shape == (20, 24, 5)
@@ -161,7 +155,6 @@ def test_actions_reach_the_environment_as_its_own(space: gym.Space[Any], given: 
 )
 def test_a_batch_of_actions_is_one_of_actions_and_seen_as_it_was(space: gym.Space[Any]) -> None:
     view = action_view_of(space)
-    assert view is not None
     ours = [view.space.sample() for _ in range(5)]
     theirs = view.act(np.stack(ours))
     for one, other in zip(theirs, ours, strict=True):
@@ -184,7 +177,6 @@ def test_discrete_parts_beside_an_image_are_one_hot_channels() -> None:
     view = view_of(
         spaces.Dict({"camera": COLOUR, "kind": spaces.Discrete(3, start=2), "mode": spaces.MultiDiscrete([2, 2])})
     )
-    assert view is not None
     camera = COLOUR.sample()
     seen = view.see({"camera": camera, "kind": 4, "mode": np.array([1, 0])})
     assert seen[7, 9, :7].tolist() == [0, 0, 255, 0, 255, 255, 0]
@@ -194,7 +186,6 @@ def test_discrete_parts_beside_an_image_are_one_hot_channels() -> None:
 def test_numbers_beside_an_image_are_not_lost_in_formal_bounds() -> None:
     low, high = np.array([-2.0, -1e6, -np.inf, 0.0]), np.array([2.0, 1e6, np.inf, np.inf])
     view = view_of(spaces.Dict({"camera": COLOUR, "speed": spaces.Box(low, high, dtype=np.float64)}))
-    assert view is not None
     camera = COLOUR.sample()
 
     def of(*speed: float) -> list[int]:
@@ -273,9 +264,7 @@ ACTIONS = [
         *((PLAIN, space, space, remedy) for space, remedy in ACTIONS),
     ],
 )
-def test_unsupported_spaces_are_named_with_the_environment_and_the_remedy(
-    seen: spaces.Space, done: spaces.Space, wrong: spaces.Space, remedy: str
-) -> None:
+def test_unsupported_spaces_are_named_with_the_environment_and_the_remedy(seen, done, wrong, remedy):
     with pytest.raises(ValueError, match=remedy) as raised:
         check_spaces(seen, done, "Some-v0")
     for said in ("'Some-v0'", str(wrong), "Supported are"):

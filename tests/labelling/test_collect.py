@@ -186,9 +186,7 @@ def test_the_server_stays_until_every_open_page_knows_that_the_work_is_done(tmp_
     assert set(untold) == {1}
 
 
-def test_the_server_waits_for_no_page_that_is_closed_or_has_vanished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_waits_for_no_page_that_is_closed_or_has_vanished(tmp_path, monkeypatch):
     def close(page: Page) -> None:
         page.answer_one()
         page.post("/api/leases/release", {"leases": [], "page": page.page})

@@ -211,15 +211,12 @@ async def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Pat
     for name in ("ada", "bob"):  # all that undo reaches, one by one
         for one in reversed(before["undo"][name]):
             again = await restarted.desk.undo(name, secrets.token_hex(16))
-            assert again is not None
             assert {again.left.id, again.right.id} == {one.shown.left, one.shown.right}
             assert restarted.rows()[-1]["target"] == one.stands
 
 
 @pytest.mark.parametrize("images", [True, False])
-async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
-    office: Office, tmp_path: Path, images: bool
-) -> None:
+async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(office, tmp_path, images):
     await office.answer_all(pairs_of(1, images=images))
     restarted = Office(tmp_path / "store")
     if not images:  # films of other clips can't be made again from the store
@@ -227,7 +224,6 @@ async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_no
             await restarted.desk.undo("ada", "a" * 32)
         return
     again = await restarted.desk.undo("ada", "a" * 32)
-    assert again is not None
     assert await restarted.desk.film(again.left.id)
     await restarted.give("ada", again, "right")
     assert await restarted.desk.undo("ada", "v" * 32) is not None

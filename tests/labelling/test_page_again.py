@@ -66,7 +66,6 @@ def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDes
     panes = (".pane[data-side=left]", ".pane[data-side=right]")
     for shown in (*panes, "#before", "[data-action=keep]", "[data-answer=right]"):
         box = page.locator(shown).bounding_box()
-        assert box is not None
         assert 0 <= box["y"] <= box["y"] + box["height"] <= 740, shown
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 360, shown
     assert page.evaluate("document.documentElement.scrollWidth") == 360
@@ -93,5 +92,4 @@ def test_at_a_real_desk_what_was_looked_at_stays_so(context: BrowserContext, tmp
         wait_until(lambda: len(office.rows()) == 4, page)
         page.goto("about:blank")
     comparisons = office.store.load()
-    assert comparisons is not None
     assert sorted(comparisons.preferences.tolist())[-2:].count(0.5) == 1

@@ -2,7 +2,6 @@
 
 import base64
 import time
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -302,9 +301,7 @@ def test_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         (str, "ada", b"other"),
     ],
 )
-def test_a_changed_lease_another_s_and_one_of_another_secret_are_refused(
-    change: Any, reader: str, secret: bytes
-) -> None:
+def test_a_changed_lease_another_s_and_one_of_another_secret_are_refused(change, reader, secret):
     text = Leases(b"secret").write(LEASE)
     with pytest.raises(ValueError, match="belongs to another page or annotator"):
         Leases(secret).read(change(text), reader)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
+from playwright.sync_api import BrowserContext, Error, Page, expect
 
 from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_saved
 from tests.labelling.fake_desk import Served, served
@@ -75,9 +75,7 @@ def test_a_pair_answered_on_another_page_leaves_the_screen(serve: Any, office: O
 
 
 @pytest.mark.slow
-def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(
-    serve: Any, office: Office, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(serve, office, browser, monkeypatch):
     """In another browser, too: not only once their leases have ended, after two minutes."""
     monkeypatch.setattr("rlhf_ray.labelling.questions.QUIET", 2.5)
     site, context = serve(6)

@@ -66,7 +66,6 @@ def test_the_oracle_labels_a_file_by_its_true_returns(tmp_path: Path) -> None:
     assert load_recorded(tmp_path / "steps.npz").ids() == load_recorded(tmp_path / "steps.npz", settings).ids()
     tally = label_recorded(found, tmp_path / "store", _preferences())
     labels = PreferenceStore(tmp_path / "store").load()
-    assert labels is not None
     assert tally.held == len(labels) == 8
     better = labels.pairs.left.returns() > labels.pairs.right.returns()
     assert np.array_equal(labels.preferences, better.astype(np.float32))
@@ -136,9 +135,7 @@ def test_images_and_discrete_actions_are_labelled_too(tmp_path: Path) -> None:
     assert label_recorded(found, tmp_path / "store", _preferences(selection="disagreement"), model).held == 8
 
 
-def test_the_reward_model_of_a_selection_is_fitted_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reward_model_of_a_selection_is_fitted_as_in_training(tmp_path, monkeypatch):
     fits = []
     real = RewardTrainer.fit
 
@@ -187,9 +184,7 @@ def test_the_command_needs_neither_ray_nor_an_environment(tmp_path: Path) -> Non
     assert done.stdout.splitlines() == ["labels: 8 comparisons of 64 clips of 5 steps", "False"]
 
 
-def test_the_command_says_how_many_stored_answers_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_how_many_stored_answers_count(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
     label_recorded(found, "labels", _preferences(comparisons=6))

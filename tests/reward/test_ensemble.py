@@ -57,9 +57,7 @@ def test_only_the_last_step_of_a_fragment_can_have_ended_the_episode() -> None:
 
 
 @pytest.mark.parametrize(("observations", "actions"), SPACES)
-def test_a_saved_model_predicts_the_same_bit_for_bit(
-    tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]
-) -> None:
+def test_a_saved_model_predicts_the_same_bit_for_bit(tmp_path, observations, actions):
     ensemble = _ensemble(observations, actions)
     ensemble.save(tmp_path / "new" / "folder")
     loaded = RewardEnsemble.load(tmp_path / "new" / "folder")
@@ -95,9 +93,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         RewardEnsemble.load(tmp_path / "nothing")
 
 
-def test_a_network_of_a_module_needs_consent_unless_it_has_been_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_of_a_module_needs_consent_unless_it_has_been_used(tmp_path, monkeypatch):
     (tmp_path / "foreign_nets.py").write_text(
         "from pathlib import Path\nfrom rlhf_ray.reward.networks import NETWORKS\n"
         'Path(__file__).with_name("imported").touch()\nNet = NETWORKS.parts["mlp"]\n'
@@ -151,9 +147,7 @@ def test_a_state_can_be_loaded_from_arrays_that_cannot_be_written_to() -> None:
         (IMAGES, CHOICES, {"network": "cnn", "use_state": False}),
     ],
 )
-def test_it_gives_what_the_ensemble_gives(
-    observations: gym.spaces.Box, actions: gym.Space[Any], settings: dict[str, Any], activation: Any
-) -> None:
+def test_it_gives_what_the_ensemble_gives(observations, actions, settings, activation):
     torch.manual_seed(0)
     ensemble = RewardEnsemble(observations, actions, RewardModelSettings(activation=activation, **settings))
     ensemble.reward_mean.normal_()

@@ -37,10 +37,8 @@ def test_surf_learns_from_confident_pairs_alone() -> None:
         [[odds, -odds, odds + 9, odds + 9, -1.0]], requires_grad=True
     )  # the last crop contradicts the whole
     loss = Surf().unlabelled_loss(cropped, whole)
-    assert loss is not None
     loss.sum().backward()
     gradient = cropped.grad
-    assert gradient is not None
     wrong = 1 / (1 + math.exp(-1.0))  # of probability: the cross entropy's gradient is probability minus label
     expected = [(CONFIDENCE - 1) / 5, (1 - CONFIDENCE) / 5, 0, 0, -wrong / 5]
     assert gradient[0].tolist() == pytest.approx(expected, rel=1e-4)
@@ -75,7 +73,6 @@ def test_surf_crops_windows_of_one_length_at_places_of_their_own() -> None:
     lengths = set()
     for _ in range(50):
         crop = Surf().steps(30, 50, generator)
-        assert crop is not None
         assert crop.shape == (30, 2, 50)
         kept = crop.sum(-1)
         assert (kept == kept[0, 0]).all()
@@ -151,7 +148,6 @@ def test_the_labels_that_rime_turns_round_are_wrong_and_those_that_it_leaves_out
         rime = trainer_of(dataclasses.replace(SMALL, methods=("rime",)), given, seed=seed)
         report = rime.fit(900)
         stacked = rime.comparisons.stacked
-        assert stacked is not None
         revised = rime._revised(stacked, torch.arange(300))
         is_turned = (revised.preferences != stacked.preferences).numpy()
         turned += wrong[is_turned].tolist()

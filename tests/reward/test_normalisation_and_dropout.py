@@ -38,7 +38,6 @@ def test_the_two_sides_of_a_pair_have_masks_of_their_own(space: gym.spaces.Box) 
     same = dataclasses.replace(comparisons, pairs=dataclasses.replace(comparisons.pairs, right=comparisons.pairs.left))
     trainer.comparisons.add(same)
     data = trainer.comparisons.stacked
-    assert data is not None
     rows = torch.arange(4)
     with torch.no_grad(), trainer.ensemble.training_mode(torch.Generator().manual_seed(0)):
         differences = trainer._differences(trainer._rewards(data.inputs, rows))
@@ -84,7 +83,6 @@ def test_batch_norm_sees_left_and_right_in_one_forward() -> None:
     trainer = _trainer(batch_norm=True, ensemble_size=1, use_action=False, normalize_inputs="none")
     trainer.comparisons.add(some_comparisons(30))
     data = trainer.comparisons.stacked
-    assert data is not None
     rows, linear = torch.arange(30), trainer.ensemble.networks.head.layers[0]
     hidden = data.inputs["features"].flatten(0, 2) @ linear.weight[0] + linear.bias[0]
     with torch.no_grad(), trainer.ensemble.training_mode(torch.Generator()):

@@ -11,9 +11,7 @@ from rlhf_ray.reward.novelty import NEIGHBOURS, RECENT, Novelty
 
 
 @given(st.floats(-15, 15), st.floats(0, 1), st.floats(0, 0.99))
-def test_the_loss_is_the_cross_entropy_of_the_noisy_bradley_terry_model(
-    difference: float, preference: float, noise: float
-) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_noisy_bradley_terry_model(difference, preference, noise):
     given_difference, answer = (torch.tensor([value], dtype=torch.float64) for value in (difference, preference))
     loss = log_likelihood_loss(given_difference, answer, noise)
     left = noise / 2 + (1 - noise) / (1 + np.exp(-difference))
@@ -33,9 +31,7 @@ def test_the_slope_is_autograds(name: str, noise: float | torch.Tensor) -> None:
 
 
 @given(st.floats(-15, 15), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 2))
-def test_label_smoothing_is_the_expected_loss_over_right_and_wrong_answers(
-    difference: float, preference: float, noise: float
-) -> None:
+def test_label_smoothing_is_the_expected_loss_over_right_and_wrong_answers(difference, preference, noise):
     given_difference, answer = (torch.tensor([value], dtype=torch.float64) for value in (difference, preference))
     loss = label_smoothing_loss(given_difference, answer, noise).item()
     as_given, turned = (log_likelihood_loss(given_difference, given).item() for given in (answer, 1 - answer))

@@ -75,9 +75,7 @@ def test_the_gru_computes_what_its_equations_say() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 13])
 @pytest.mark.parametrize("terminated", [False, True])
-def test_an_episodes_rewards_are_the_last_ones_of_windows_in_a_slow_loop(
-    name: str, steps: int, terminated: bool
-) -> None:
+def test_an_episodes_rewards_are_the_last_ones_of_windows_in_a_slow_loop(name, steps, terminated):
     ensemble = _ensemble(name, use_done=True, use_next_state=True)
     ensemble._that_fit = 12  # several passes
     observations, actions = _episode(steps)

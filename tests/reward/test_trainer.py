@@ -142,9 +142,7 @@ def _held_out(trainer: RewardTrainer) -> set[str]:
 @pytest.mark.parametrize("discount", [1.0, 0.7])
 @pytest.mark.parametrize("label_noise", [0.0, 0.2])
 @pytest.mark.parametrize("part", [8192, 40])
-def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
-    monkeypatch: pytest.MonkeyPatch, label_noise: float, discount: float, part: int
-) -> None:
+def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(monkeypatch, label_noise, discount, part):
     monkeypatch.setattr(trainer_module, "BACKWARD_STEPS", part)  # the smaller one takes the batch in many parts
     settings = RewardModelSettings(
         hidden=(4,),
@@ -322,9 +320,7 @@ def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are_enough(
-    kept: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are_enough(kept, caplog):
     comparisons = some_comparisons(3)
     trainer, restored = trainer_of(SMALL, comparisons), trainer_of(SMALL)
     trainer.fit(1)

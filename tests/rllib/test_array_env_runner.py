@@ -250,9 +250,7 @@ def test_a_creator_of_the_user_s_gets_no_option_that_it_does_not_know() -> None:
     assert env_threads(Experiment(environment=LOOP, ppo=PPOSettings(env_threads=2))) == {"worker_processes": 2}
 
 
-def test_the_bound_of_cores_holds_for_threads_and_processes_that_a_setting_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bound_of_cores_holds_for_threads_and_processes_that_a_setting_names(monkeypatch):
     monkeypatch.setenv(CORES, "3")
     PreferencePPOConfig().environment(LOOP)
     for name, option in (("envpool/WalkerWalk-v1", "num_threads"), (LOOP, "worker_processes")):

@@ -117,7 +117,6 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     fragments = cut.fragments
     assert (cut.source, cut.policy_version, cut.too_short) == (2, 8, 1)
     assert cut.episode_lengths == (20, 59)
-    assert fragments is not None
     assert len(fragments) == 16 + 5 + 1  # every window
     assert set(fragments.policy_versions) == {8}
     found = {(int(one[0, 0]), int(start)) for one, start in zip(fragments.observations, fragments.starts, strict=True)}
@@ -260,9 +259,7 @@ def test_fewer_rollouts_than_learners_and_lost_ones_are_read_here(monkeypatch: p
 
 
 @pytest.mark.parametrize(("steps", "most"), [(0, 14), (10_000, 4), (10_001, 2), (12_000, 2), (14_000, 2)])
-def test_no_more_rollouts_are_begun_than_the_budget_has_room_for(
-    monkeypatch: pytest.MonkeyPatch, steps: int, most: int
-) -> None:
+def test_no_more_rollouts_are_begun_than_the_budget_has_room_for(monkeypatch, steps, most):
     """Of two env runners; of 14,000 steps, an iteration takes up to 2,000. One iteration is run in any case."""
     asked: list[int] = []
     monkeypatch.setattr(algorithm, "learn_while_sampling", lambda run, ahead, most, **of: asked.append(most))

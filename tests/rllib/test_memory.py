@@ -77,9 +77,7 @@ def environments() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(("memory", "environment"), [("gru", "Ends-v0"), ("lstm", "EndsBox-v0")])
-def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(
-    memory: Any, environment: str
-) -> None:
+def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(memory, environment):
     ppo = PPOSettings(
         memory=memory, memory_units=8, hidden=(8,), num_envs=4, rollout_length=50, minibatch_size=200, epochs=1,
         learning_rate=0.03, gae_lambda=0.0, gamma=0.9, initial_log_std=-1.0,

@@ -125,9 +125,7 @@ def test_what_is_unknown_yet_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("place", "kind"), [("learners", "learner"), ("env_runners", "runner"), ("preferences", "ring")]
 )
-def test_a_new_metric_is_one_that_is_declared_and_logged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, kind: str
-) -> None:
+def test_a_new_metric_is_one_that_is_declared_and_logged(monkeypatch, tmp_path, place, kind):
     monkeypatch.setitem(METRICS, "surprise", None)
     del METRICS["surprise"]  # put back as it was: undeclared
     declare("agent", Metric("surprise", f"How surprised the {kind} is.", "nats", int))
@@ -164,9 +162,7 @@ def test_every_number_of_a_run_is_declared() -> None:
     assert metric_of("seconds_of_mine") is None
 
 
-def test_a_number_that_nobody_declared_is_an_error_here_and_a_warning_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_number_that_nobody_declared_is_an_error_here_and_a_warning_elsewhere(monkeypatch, caplog):
     result = copy.deepcopy(RESULT)
     result["preferences"]["round"]["surprise"] = 3.0
     with pytest.raises(UndeclaredMetricError, match="surprise is reported, but not declared"):

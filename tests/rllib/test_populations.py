@@ -191,9 +191,7 @@ class _State:
 
 
 @pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-def test_what_a_trial_that_is_taken_over_has_still_to_save_does_not_stop_it_later(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_trial_that_is_taken_over_has_still_to_save_does_not_stop_it_later(schedule, monkeypatch):
     population = scheduler(schedule, SPACE, 1000)
     controller, trial = Controller(), Trial("made_up", stub=True)
 

@@ -151,9 +151,7 @@ go_on(folder) if sys.argv[2:] else sweep(plan, folder)
 
 @pytest.mark.soak
 @pytest.mark.ray
-def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(tmp_path, begin):
     folder = tmp_path / "sweep"
     process = begin(str(folder), program=SWEEP)
     wait_for(lambda: list(folder.glob("*/checkpoint_*")) or process.poll() is not None, 600)
@@ -173,9 +171,7 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
 
 @pytest.mark.soak
 @pytest.mark.ray
-def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(tmp_path, begin):
     folder = tmp_path / "sweep"
     vary = ["--vary", "ppo.gamma=0.9,0.99", "--trials", "1", "--evaluation-episodes", "2", "--run-dir", str(folder)]
     process = begin("tune", "Pendulum-v1", *vary, *options(small()))

@@ -182,9 +182,7 @@ def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learn
     assert min(due) >= 0
 
 
-def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(
-    learner: SACLearner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(learner, monkeypatch):
     reward, taken_off, number = version(3), list[Any](), learner._weights_seq_no
     monkeypatch.setattr("rlhf_ray.rllib.sac_learner.take_off", lambda data, of: taken_off.append(of))
     learner.module[REWARD_MODULE_ID].set_state(module_state(reward.state()))
@@ -209,9 +207,7 @@ def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_rewar
 
 
 @pytest.mark.parametrize("name", ["actor", "critic", "alpha"])
-def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_its_learning_rates(
-    learner: SACLearner, name: str
-) -> None:
+def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_its_learning_rates(learner, name):
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
     optimizer.param_groups[0]["lr"] = float("inf")
     with pytest.raises(

@@ -23,7 +23,6 @@ from rlhf_ray.rllib import checkpoint_parts
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.sac_module import SoftActorCritic
-from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import named_agent, newest_policy
 from rlhf_ray.settings import PPOSettings
 
@@ -138,14 +137,11 @@ def test_an_agent_does_what_its_policy_does(kind: str, actions: str) -> None:
     step = agent.step(seen, memory, keep=agent.layers[:1])
     assert step.activations[agent.layers[0]] is not None
     (step.value.sum() + step.memory.sum()).backward()  # type: ignore[no-untyped-call]
-    assert seen.grad is not None
     assert seen.grad.abs().sum() > 0
     if agent.memory_size:
-        assert memory.grad is not None
         assert memory.grad.abs().sum() > 0
         assert torch.equal(agent.step(seen, memory, edits={MEMORY: torch.zeros_like}).memory, torch.zeros_like(memory))
     fresh = agent.fresh(3)
-    assert fresh is not None
     assert fresh.digest != agent.digest == agent_of(policy).digest
     assert fresh.digest == agent.fresh(3).digest  # type: ignore[union-attr]
     assert all(parameter.requires_grad for parameter in made.parameters())
@@ -157,9 +153,7 @@ def test_a_module_without_a_network_of_ours_is_refused() -> None:
         agent_of(built(spec, VECTORS, ACTIONS["Box"]))
 
 
-def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(
-    trained_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(trained_run, tmp_path, monkeypatch):
     policy, _ = newest_policy(trained_run)
     agent = agent_of(trained_run.path)
     assert isinstance(agent, NetworkAgent)
@@ -172,7 +166,6 @@ def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(
     checkpoint = trained_run.checkpoint()
     found, environment, run = named_agent(checkpoint, None)  # as the commands name it
     assert (found.digest, environment) == (agent.digest, trained_run.experiment().environment)
-    assert run is not None
     assert (run.path, run.checkpoint()) == (trained_run.path, checkpoint)
     copied = shutil.copytree(checkpoint, tmp_path / "checkpoint")
     assert named_agent(copied, environment)[0].digest == agent.digest

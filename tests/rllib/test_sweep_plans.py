@@ -336,9 +336,7 @@ def test_a_plan_that_cannot_work_is_refused() -> None:
             Plan(**{"experiment": Experiment(), "space": GAMMA, **changes}).check()  # type: ignore[arg-type]
 
 
-def test_what_a_sweep_says_things_with_can_be_pickled_where_ray_has_replaced_print(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_sweep_says_things_with_can_be_pickled_where_ray_has_replaced_print(monkeypatch):
     printed = print
     monkeypatch.setattr("builtins.print", lambda *words, **options: printed(*words, **options))
     assert ray.cloudpickle.dumps(Announcer())
