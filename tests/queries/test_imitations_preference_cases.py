@@ -17,10 +17,11 @@ import torch
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments, steps_of
+from tests.reward.fits import trainer_of
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -155,20 +156,15 @@ def test_their_regularisation_fits_our_reward(p: int, tmp_path: Path) -> None:
     assert norms[1] < 0.5 * norms[0]
 
 
-ZERO_STEPS = (
-    np.zeros((2, 3), np.float32),
-    np.zeros((2, 2), np.float32),
-    np.zeros((2, 3), np.float32),
-    np.zeros(2, bool),
-)
+ZEROS = np.zeros((2, 3), np.float32)
+ZERO_STEPS = (ZEROS, ZEROS[:, :2], ZEROS, np.zeros(2, bool))
 
 
 def test_the_trainer_uses_the_interval_and_the_factor() -> None:
     settings = RewardModelSettings(
         hidden=(8,), adaptive_l2=True, l2_interval=(1e6, 1e7), l2_factor=4.0, ensemble_size=1
     )
-    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.5, seed=0)
-    trainer.comparisons.add(some_comparisons(40))
+    trainer = trainer_of(settings, some_comparisons(40), held_out_share=0.5)
     coefficients: list[float] = []
     trainer.fit(4, after_pass=lambda losses: coefficients.append(losses.l2))
     assert coefficients[:3] == pytest.approx([1e-4, 1e-4, 1e-4 / 4])  # from the second pass on
@@ -182,9 +178,8 @@ def test_weight_decay_regularizer() -> None:
         settings = RewardModelSettings(
             hidden=(8,), weight_decay=decay, learning_rate=0.01, ensemble_size=1, bootstrap=False
         )
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        trainer = trainer_of(settings, some_comparisons(8))
         before = [of.detach().clone() for of in trainer.ensemble.networks.parameters()]
-        trainer.comparisons.add(some_comparisons(8))
         trainer.fit(1)
         weights.append([of.detach().clone() for of in trainer.ensemble.networks.parameters()])
     for start, free, decayed in zip(before, *weights, strict=True):
@@ -197,8 +192,7 @@ def test_rewards_stay_as_they_are_without_output_normalisation() -> None:
     for normalised in (True, False):
         torch.manual_seed(0)
         settings = RewardModelSettings(hidden=(8,), normalize_outputs=normalised)
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(batch)
+        trainer = trainer_of(settings, batch)
         trainer.fit(10)
         models.append(trainer.ensemble)
     arguments = [torch.as_tensor(of) for of in steps_of(batch.pairs.left)]

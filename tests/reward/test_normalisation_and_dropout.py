@@ -17,12 +17,15 @@ from rlhf_ray.reward.functions import EnsembleReward, load_reward
 from rlhf_ray.reward.networks.mlp import DECAY, NormalisedInputs
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings, SettingError
-from tests.made_up import FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
+from tests.made_up import IMAGES, VECTORS, some_comparisons, some_fragments
+from tests.reward.fits import trainer_of
 
 
-def _trainer(seed: int = 1, observations: gym.spaces.Box = VECTORS, **settings: Any) -> RewardTrainer:
+def _trainer(
+    comparisons: Comparisons | None = None, seed: int = 1, observations: gym.spaces.Box = VECTORS, **settings: Any
+) -> RewardTrainer:
     made = RewardModelSettings(hidden=(16,), **settings)
-    return RewardTrainer(made, observations, FORCES, held_out_share=0.2, seed=seed)
+    return trainer_of(made, comparisons, observations=observations, held_out_share=0.2, seed=seed)
 
 
 def _steps(n: int = 6) -> tuple[Any, ...]:
@@ -53,8 +56,7 @@ def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generat
     ensembles = []
     for interrupted in (False, True):
         torch.manual_seed(7)
-        trainer = _trainer(dropout=0.4, batch_norm=True)
-        trainer.comparisons.add(comparisons)
+        trainer = _trainer(comparisons, dropout=0.4, batch_norm=True)
         trainer.fit(5)
         if interrupted:
             state = trainer.state()
@@ -69,8 +71,7 @@ def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generat
 
 @pytest.mark.parametrize("network", ["auto", "gru", "transformer"])
 def test_predictions_draw_no_masks_and_know_no_batch(network: str) -> None:
-    trainer = _trainer(network=network, dropout=0.5, batch_norm=True)
-    trainer.comparisons.add(some_comparisons(20))
+    trainer = _trainer(some_comparisons(20), network=network, dropout=0.5, batch_norm=True)
     trainer.fit(5)
     clips = some_fragments(6, seed=3)
     together = trainer.ensemble.fragment_returns(clips)
@@ -80,8 +81,9 @@ def test_predictions_draw_no_masks_and_know_no_batch(network: str) -> None:
 
 
 def test_batch_norm_sees_left_and_right_in_one_forward() -> None:
-    trainer = _trainer(batch_norm=True, ensemble_size=1, use_action=False, normalize_inputs="none")
-    trainer.comparisons.add(some_comparisons(30))
+    trainer = _trainer(
+        some_comparisons(30), batch_norm=True, ensemble_size=1, use_action=False, normalize_inputs="none"
+    )
     data = trainer.comparisons.stacked
     rows, linear = torch.arange(30), trainer.ensemble.networks.head.layers[0]
     hidden = data.inputs["features"].flatten(0, 2) @ linear.weight[0] + linear.bias[0]
@@ -173,8 +175,7 @@ def test_symlog_keeps_the_differences_of_small_values_beside_rare_large_ones() -
 
 @pytest.mark.parametrize("weight", [-1.0, 0.0, 0.7])
 def test_the_deviations_weight_counts_on_every_path(tmp_path: Path, weight: float) -> None:
-    trainer = _trainer(deviation_weight=weight)
-    trainer.comparisons.add(some_comparisons(30))
+    trainer = _trainer(some_comparisons(30), deviation_weight=weight)
     trainer.fit(5)
     ensemble = trainer.ensemble
     members = ensemble.member_rewards(*(torch.as_tensor(of) for of in _steps())).numpy()

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import EnsembleReward
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, beats, right_about, some_comparisons, some_fragments
+from tests.reward.fits import trainer_of
 
 NAMES = ["gru", "transformer"]
 
@@ -113,8 +114,7 @@ def test_a_fit_learns_a_reward_that_no_single_step_shows() -> None:
         settings = RewardModelSettings(
             network=name, hidden=(32, 32), ensemble_size=1, learning_rate=1e-2, use_state=False
         )
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(seen)
+        trainer = trainer_of(settings, seen)
         trainer.fit(200)
         assert int(trainer.ensemble.window) == (3 if name == "gru" else 1)
         right[name] = right_about(unseen, trainer.ensemble)
@@ -130,12 +130,8 @@ def test_the_window_is_part_of_a_version(tmp_path: Any) -> None:
 
 def test_who_has_only_single_steps_is_refused_with_one_line() -> None:
     ensemble = _ensemble("gru")
-    steps = (
-        np.zeros((2, 3), np.float32),
-        np.zeros((2, 2), np.float32),
-        np.zeros((2, 3), np.float32),
-        np.zeros(2, bool),
-    )
+    seen = np.zeros((2, 3), np.float32)
+    steps = (seen, seen[:, :2], seen, np.zeros(2, bool))
     for ask in (lambda: ensemble.predict(*steps), lambda: Predictor(ensemble), lambda: EnsembleReward(ensemble)):
         with pytest.raises(
             SettingError, match=r"reward_model.network is 'gru', which reads the steps before"

@@ -51,6 +51,16 @@ def test_episodes_that_failed_before_the_first_word_about_success_count() -> Non
     assert succeeded.tolist() == [False, False, False, True]
 
 
+def test_an_episode_succeeds_with_any_of_its_steps() -> None:
+    class Passing(Countdown):  # is at the goal in its second step, if it is long enough, and not at its end
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return *super().step(action)[:4], {"success": self.length - self.left == 2 and self.length > 3}  # type: ignore[return-value]
+
+    env = SyncVectorEnv([lambda length=length: Passing(length) for length in (3, 7)])
+    _, _, succeeded = play(env, None, np.array([2, 2]), seed=0)
+    assert sorted(succeeded.tolist()) == [False, False, True, True]
+
+
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:
     def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
