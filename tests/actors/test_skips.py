@@ -189,10 +189,7 @@ def test_an_annotator_leaves_over_several_rounds_and_the_others_get_the_pairs(tm
 @pytest.mark.parametrize("annotators", [("oracle=4@13", "inverted"), ("human_like@8", "human_like@9", "guessing@5")])
 def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(tmp_path, annotators):
     whole, again, elsewhere = restored(
-        tmp_path,
-        _leaving(*annotators),
-        lambda ring: _advance(ring, (3, 4)),
-        before=lambda ring: _advance(ring, (1, 2)),
+        tmp_path, _leaving(*annotators), lambda ring: _advance(ring, (3, 4)), before=lambda ring: _advance(ring, (1, 2))
     )
     assert whole == again
     said = [[(row["pair_id"], row["annotator"], row["preference"]) for row in rows] for rows in (whole, elsewhere)]

@@ -210,13 +210,7 @@ def test_a_folder_above_the_limit_is_refused_with_its_largest_parts(tmp_path: Pa
         check_upload(project(tmp_path), limit=4000)
     said = str(error.value)
     assert "\n" not in said
-    for part in (
-        "6 KiB",
-        "less than 4 KiB",
-        "runs/ 5 KiB, data.bin 1 KiB",
-        ".gitignore",
-        ".rayignore",
-    ):
+    for part in ("6 KiB", "less than 4 KiB", "runs/ 5 KiB, data.bin 1 KiB", ".gitignore", ".rayignore"):
         assert part in said
     assert ".git/" not in said  # Ray leaves it out
 

@@ -277,12 +277,7 @@ def test_threads_change_no_step() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "cores", "threads"),
-    [
-        ({}, 8, 8),
-        ({"num_env_runners": 3}, 8, 2),
-        ({"num_env_runners": 3}, 2, 1),
-        ({"env_threads": 5}, 2, 5),
-    ],
+    [({}, 8, 8), ({"num_env_runners": 3}, 8, 2), ({"num_env_runners": 3}, 2, 1), ({"env_threads": 5}, 2, 5)],
 )
 def test_threads_are_the_cores_shared_among_env_runners(settings, cores, threads, monkeypatch):
     monkeypatch.setattr(rlhf_ray.rllib.env_runner, "usable_cores", lambda: cores)

@@ -15,14 +15,7 @@ from gymnasium.envs.registration import WrapperSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.envs import (
-    EnvCreator,
-    is_natively_vectorised,
-    make_env,
-    make_vector_env,
-    register,
-    steps_together,
-)
+from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
 from rlhf_ray.envs.checked import CheckedVectorEnv
 from rlhf_ray.envs.registry import THRESHOLDS, identity_of, reward_threshold
 

@@ -4,14 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rlhf_ray.data.answers import ANSWERS
-from tests.labelling.at_the_page import (
-    answer,
-    lease_of,
-    press,
-    wait_for_pair,
-    wait_saved,
-    wait_until,
-)
+from tests.labelling.at_the_page import answer, lease_of, press, wait_for_pair, wait_saved, wait_until
 
 ANSWER_OF = {
     "ArrowLeft": "left",

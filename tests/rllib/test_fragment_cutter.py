@@ -235,10 +235,7 @@ def test_each_of_several_learners_takes_as_many_minibatches(learners: int, taken
     )
     of: Any = types.SimpleNamespace(config=config)
     references = [object()] * taken
-    assert rollouts._data(of, references) == {
-        "episodes_refs": references,
-        "num_total_minibatches": minibatches,
-    }
+    assert rollouts._data(of, references) == {"episodes_refs": references, "num_total_minibatches": minibatches}
     config.num_learners = 1
     assert rollouts._data(of, references) == {"episodes_refs": references}
     config.minibatch_size, config.num_learners = 10_000, learners

@@ -61,10 +61,7 @@ def seeded() -> None:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_session", "seeded")
-@pytest.mark.parametrize(
-    ("schedule", "room", "trials"),
-    [("pbt", 1, 2), ("pb2", 2, 3), ("pb2", 4, 4)],
-)
+@pytest.mark.parametrize(("schedule", "room", "trials"), [("pbt", 1, 2), ("pb2", 2, 3), ("pb2", 4, 4)])
 def test_trials_take_turns_and_whoever_takes_over_another_differs_from_it(
     schedule: Schedule, room: int, trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,10 +239,7 @@ def test_the_first_of_the_list_is_marked_as_the_best_and_is_the_one_in_the_file(
 
 @pytest.mark.parametrize(
     ("checkpoint", "start"),
-    [
-        ("/runs/sweep/trial_a/checkpoint_000003", "its last checkpoint, checkpoint_000003"),
-        (None, "the beginning"),
-    ],
+    [("/runs/sweep/trial_a/checkpoint_000003", "its last checkpoint, checkpoint_000003"), (None, "the beginning")],
 )
 def test_a_trial_that_is_lost_says_that_it_restarts(checkpoint: str | None, start: str) -> None:
     class Lost:

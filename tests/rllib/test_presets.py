@@ -50,11 +50,7 @@ def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
-    "name",
-    [
-        "acrobot",
-        *(pytest.param(n, marks=pytest.mark.soak) for n in ("mountain_car", "pendulum_people", *NEEDS)),
-    ],
+    "name", ["acrobot", *(pytest.param(n, marks=pytest.mark.soak) for n in ("mountain_car", "pendulum_people", *NEEDS))]
 )
 def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
     experiment = _fast(name)

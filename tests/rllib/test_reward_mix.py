@@ -30,13 +30,7 @@ from rlhf_ray.rllib.learned_reward import (
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.rllib_internals import local_learner
 from rlhf_ray.rllib.sac_learner import TransitionBuffer
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from tests.generous import LEAST, LENGTH, largest
 from tests.rllib.test_faulty_environments import AGENTS, short
 from tests.whole_runs import running
@@ -160,8 +154,7 @@ def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("share", "said"),
-    [(-0.1, "below 1"), (1.0, "below 1"), (float("nan"), "below 1"), ("half", "it must be a number")],
+    ("share", "said"), [(-0.1, "below 1"), (1.0, "below 1"), (float("nan"), "below 1"), ("half", "it must be a number")]
 )
 def test_other_shares_are_refused(share: Any, said: str) -> None:
     with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*{said}"):

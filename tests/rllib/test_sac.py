@@ -72,11 +72,7 @@ def tiny(**changes: Any) -> Experiment:
     values: dict[str, Any] = {"agent": "sac", "environment": "pushed", "total_env_steps": 100 + 8 * 40, "sac": sac}
     fragments = FragmentSettings(length=5, initial_env_steps=100, pool=60)
     preferences = PreferenceSettings(
-        comparisons=20,
-        initial_comparisons=8,
-        rounds=3,
-        held_out_share=0.0,
-        allow_variable_horizon=False,
+        comparisons=20, initial_comparisons=8, rounds=3, held_out_share=0.0, allow_variable_horizon=False
     )
     return dataclasses.replace(small(fragments=fragments, preferences=preferences), **(values | changes))
 

@@ -79,14 +79,7 @@ def rows_of(trial: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(tmp_path, capsys, caplog):
     space = {"ppo.gamma": tune.uniform(0.9, 0.99), "reward_model.updates": tune.choice([3, 5])}
-    plan = Plan(
-        small(total_env_steps=4100),
-        space,
-        trials=3,
-        search="optuna",
-        schedule="asha",
-        evaluation_episodes=2,
-    )
+    plan = Plan(small(total_env_steps=4100), space, trials=3, search="optuna", schedule="asha", evaluation_episodes=2)
     folder = tmp_path / "sweep"
     killer = Killer(folder, between=(1100, 2500))  # a trial that is stopped at a rung saves there, and is ending
     killer.start()

@@ -24,12 +24,7 @@ from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import (
-    Experiment,
-    PreferenceSettings,
-    RewardModelSettings,
-    SettingError,
-)
+from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import labels_in, some_comparisons
