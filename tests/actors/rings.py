@@ -1,7 +1,5 @@
 """Rings: in this process with actors that are plain objects, and of real Ray actors with people. Not a test itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator

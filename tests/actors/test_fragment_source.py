@@ -1,7 +1,5 @@
 """Where fragments come from besides rollouts: which steps are taken, of which policy, in which parts."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import threading

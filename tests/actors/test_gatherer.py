@@ -1,7 +1,5 @@
 """Gatherers that answer nothing, end, restart, lose what they were asked, or see films of it; without Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

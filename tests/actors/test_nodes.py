@@ -1,7 +1,5 @@
 """Rings on several nodes, each in a process and cluster of its own: a node that leaves, GPUs, bytes between nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

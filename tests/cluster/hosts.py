@@ -4,8 +4,6 @@ The file system is otherwise shared, and with it Python and its packages. Proces
 `ray stop` there ends nothing else; all of them end with the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`rlhf-ray submit` and `doctor`: what they say, refuse and upload, without a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Jobs on a real head that asks for a token: submitted, followed, stopped, refused, and resumed on another head."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Hosts of this machine's own: a node whose network is cut while it samples, and `ray up deploy/machines.yaml`."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Checked environments: what is wrong with one is said in its name; and what wrappers carry across episodes."""
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

@@ -1,7 +1,5 @@
 """What holds for every environment of ours and of examples/worlds, whatever its task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Tests of EnvPool's environments: like gymnasium's where both exist, seeds, episodes, spaces and images."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Any gymnasium environment as a batch: exact states without pickle, copies that stand still, and one line if it can't."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Any
 

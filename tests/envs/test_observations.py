@@ -1,7 +1,5 @@
 """Observations beside their spaces: what is refused, what is converted, and what is said, once."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """CartPoleFixed, AcrobotFixed, MovingDot, Pendulum: physics, rewards and pictures. What holds for all: test_conformance.py."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

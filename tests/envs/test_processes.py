@@ -1,7 +1,5 @@
 """Copies in processes of their own step as those in one process do, also of simulators of which a process can have one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Environments that change the action they are given, or hand out the same arrays again: what is kept stays as it was."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """Which spaces are supported, and views: observations and actions of other spaces as arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

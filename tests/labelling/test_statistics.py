@@ -1,7 +1,5 @@
 """What the answers tell about those who gave them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

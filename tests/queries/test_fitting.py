@@ -1,7 +1,5 @@
 """Fitting without a run: from a preference store to a reward model's folder."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

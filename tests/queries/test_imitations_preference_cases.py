@@ -4,8 +4,6 @@ After tests/algorithms/test_preference_comparisons.py and tests/test_regularizat
 selection, trainers and regularisation.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

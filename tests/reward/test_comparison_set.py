@@ -1,7 +1,5 @@
 """Several annotators, answers that change or are taken back, and weights: what the trainer makes of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

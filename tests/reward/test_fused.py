@@ -1,7 +1,5 @@
 """Gradients of MLP ensembles without autograd; convolutions in gradient steps: in bfloat16 and in small passes."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """SURF, RIME, RUNE, and a method of the user's own."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

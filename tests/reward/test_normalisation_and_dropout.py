@@ -1,7 +1,5 @@
 """Dropout, batch normalisation, normalised inputs and the ensemble's deviation, in fits and in predictions."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Adaptive L2, early stopping, clipped log odds: what they do to a fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

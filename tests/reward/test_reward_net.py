@@ -3,8 +3,6 @@
 The cases are those of its tests/rewards/test_reward_nets.py and test_reward_wrapper.py (imitation 1.0.1).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rewards that read the steps before: recurrent and transformer networks, and their use on episodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -3,8 +3,6 @@
 And memory of a pass is bounded, whoever wrote the network: rewards of many steps are those of few, in passes of a bounded size.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever a policy says, the environment gets an action of its space; and what policy networks compute and refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ArrayEnvRunner beside RLlib's env runner, when it steps back, and `env_threads` for copies in processes of their own."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluation counts a number of episodes that is fixed beforehand, from the same beginnings for every policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

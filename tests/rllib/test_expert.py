@@ -1,7 +1,5 @@
 """Experts, PPO on the true reward as the published Procgen agents do; and policies cloned from demonstrations."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Environments that go wrong on the way, and those that change what belongs to the whole process."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

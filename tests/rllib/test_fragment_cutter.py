@@ -1,7 +1,5 @@
 """Rollouts of env runners: which fragments are cut out of them, what is sent to the pool, and how old their policy may be."""
 
-from __future__ import annotations
-
 import contextlib
 import types
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `PreferencePPOConfig` inherits from RLlib and Tune is honoured, or refused with a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

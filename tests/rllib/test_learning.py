@@ -1,7 +1,5 @@
 """Whole trainings: an agent that learns from comparisons alone, uneven env runners, and environments of other spaces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

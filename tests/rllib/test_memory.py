@@ -1,7 +1,5 @@
 """Policies with memory: what the learner replays is what the env runners did."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training on a cluster of several nodes; that one may leave and come back, tests/cluster/test_partition.py shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

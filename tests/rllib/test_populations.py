@@ -1,7 +1,5 @@
 """Population-based training with made-up trials; and what a sweep says at its end and of trials that are lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """PPOLearner's gradient steps against RLlib's own update, on the same rollouts."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """PreferencePPO: the ring inside RLlib, checkpoints, budgets, reproducibility, its folder; mostly with the ring here."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import logging

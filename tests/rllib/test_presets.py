@@ -1,7 +1,5 @@
 """Presets: each fits its environment, and its fast variant runs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

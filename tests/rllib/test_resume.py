@@ -1,7 +1,5 @@
 """Runs that are stopped or killed, or whose actors are, and go on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What the agent learns from: the learned reward, after its episode's steps before, mixed as `reward_mix` says; nothing else."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PreferenceSAC: the replay buffer, the newest reward for all of it, whole runs that stop and go on, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Policies on disk and agents of runs do what the RLModule does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

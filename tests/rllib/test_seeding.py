@@ -1,7 +1,5 @@
 """Random streams of environments, env runners and learners: no two are the same, and a restarted env runner repeats none."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a sweep is told to do: search spaces, searchers and schedulers that go together, room for trials."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

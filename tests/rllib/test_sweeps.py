@@ -1,7 +1,5 @@
 """Sweeps, for real: Ray Tune, rings and all, with trainings of a few iterations."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """How many files of this package one iteration touches, and that a synchronous run on one machine starts no process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Ways to begin a run, each from files to files: stored labels, a fitted reward, a policy, demonstrations."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
