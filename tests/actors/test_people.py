@@ -137,28 +137,6 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
     assert ((returns > 0) == (stored.preferences == 1))[decided].all()
 
 
-@pytest.mark.soak
-def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp_path: Path) -> None:
-    with people_ring(tmp_path, preferences=dataclasses.replace(PEOPLE_S, minimum_comparisons=2)) as ring:
-        thread = threading.Thread(target=ring.begin, args=(200,), daemon=True)
-        thread.start()
-        person = Person(links(ring)["ada"], tmp_path / "store")
-        wait_for(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
-        for _ in range(3):
-            wait_for(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
-        thread.join(60)
-        assert ring.version == 1
-        started = time.monotonic()
-        for i in range(20):
-            ring.advance(at(i / 19, 200 + 50 * i, room=0))
-        assert time.monotonic() - started < 2.0
-        wait_for(lambda: ring.answered == 3)
-        undone = person.post("/api/undo", {"event_id": "f" * 32})
-        assert undone["question"] is not None
-        wait_for(lambda: ring.answered == 2)
-        assert len(PreferenceStore(tmp_path / "store")) == 2
-
-
 @pytest.mark.soak  # in `make test`, test_page_handle kills the page, and test_host what the others share
 @pytest.mark.parametrize("victim", ["page", "store", "trainer", "pool", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:

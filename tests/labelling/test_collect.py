@@ -17,7 +17,7 @@ import pytest
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.labelling.collect import collect, sessions_file
 from rlhf_ray.labelling.films import Film
-from rlhf_ray.settings import LabellingSettings, SettingError
+from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import films_of, pairs_of
 from tests.labelling.person import Person
@@ -157,12 +157,6 @@ def test_where_nothing_can_be_kept_beside_the_store(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     store = PreferenceStore("memory://bucket/labels")
     assert sessions_file(store).parent == tmp_path / "state" / "rlhf_ray"
-
-
-def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
-    (tmp_path / "labels.labelling.json").write_text("{}")
-    with pytest.raises(SettingError, match=r"labels\.labelling\.json is not a file of annotators .*; delete it"):
-        gather(tmp_path / "labels", lambda links: None)
 
 
 def at_the_page(store: Path, work: Callable[[Page], Any], stop: Callable[[], bool] = never, **more: Any) -> Gathered:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.labelling.at_the_page import PHONE, answer, lease_of, pixels, press, swipe, wait_for_pair, wait_until
+from tests.labelling.at_the_page import answer, lease_of, pixels, press, wait_for_pair, wait_until
 from tests.labelling.fake_desk import FakeDesk, served
 from tests.labelling.office import Office, pairs_of
 from tests.labelling.test_page_look import assert_accessible
@@ -56,22 +56,6 @@ def test_the_owner_looks_at_each_again_with_one_key(visit, desk: FakeDesk) -> No
     wait_for_pair(page)
     expect(page.locator("#again")).to_be_hidden()
     assert len(desk.answers) == asked
-
-
-@pytest.mark.slow
-def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDesk) -> None:
-    doubts = [desk.doubt(number, "grace", "left") for number in (1, 2)]
-    page = visit("ada", "/again", **PHONE)
-    wait_for_pair(page)
-    panes = (".pane[data-side=left]", ".pane[data-side=right]")
-    for shown in (*panes, "#before", "[data-action=keep]", "[data-answer=right]"):
-        box = page.locator(shown).bounding_box()
-        assert 0 <= box["y"] <= box["y"] + box["height"] <= 740, shown
-        assert 0 <= box["x"] <= box["x"] + box["width"] <= 360, shown
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert_accessible(page)
-    answer(page, lambda: swipe(page, (120, 300), (200, 0)))
-    assert [(target, answer) for target, _, answer in desk.reviews] == [(doubts[0].event_id, "right")]
 
 
 def test_at_a_real_desk_what_was_looked_at_stays_so(context: BrowserContext, tmp_path: Path) -> None:

@@ -283,10 +283,17 @@ def test_a_constant_reward_is_normalised_to_numbers() -> None:
     assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
 
 
-@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}], ids=["mlp", "cnn"])
-def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
+MASKED: dict[str, Any] = {"dropout": 0.4, "batch_norm": True}
+
+
+@pytest.mark.parametrize(
+    ("spaces", "changes"),
+    [({}, {}), ({}, MASKED), ({"observations": IMAGES, "actions": CHOICES}, {})],
+    ids=["mlp", "dropout", "cnn"],
+)
+def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any], changes: dict[str, Any]) -> None:
     comparisons = some_comparisons(12, 3, **spaces)
-    settings = dataclasses.replace(SMALL, batch_size=5)
+    settings = dataclasses.replace(SMALL, batch_size=5, **changes)
     uninterrupted = trainer_of(settings, comparisons[:7], **spaces)
     uninterrupted.fit(4)
     state = uninterrupted.state()  # and what follows may not reach into it
@@ -332,15 +339,16 @@ def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are
     assert restored.fit(1).comparisons == kept
 
 
-def test_torchs_random_numbers_are_left_alone_and_not_used() -> None:
-    comparisons = some_comparisons(20)
+@pytest.mark.parametrize("changes", [{}, MASKED], ids=["plain", "dropout"])
+def test_torchs_random_numbers_are_left_alone_and_not_used(changes: dict[str, Any]) -> None:
+    comparisons, settings = some_comparisons(20), dataclasses.replace(SMALL, **changes)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = trainer_of(SMALL, comparisons)
+    one = trainer_of(settings, comparisons)
     one.fit(5)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    other = trainer_of(SMALL, comparisons)
+    other = trainer_of(settings, comparisons)
     other.fit(5)
     assert same(one, other)
 

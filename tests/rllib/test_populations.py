@@ -130,27 +130,21 @@ def look(population: Any, controller: Any, trials: list[Trial]) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-def test_nobody_waits_for_a_look_that_all_have_come_to(schedule: Schedule) -> None:
-    trials = [Trial("made_up", stub=True) for _ in range(2)]
-    population, controller = population_of(schedule, *trials)
-    look(population, controller, trials)
-    assert population.choose_trial_to_run(controller) in trials
-
-
-@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-@pytest.mark.parametrize("ending", ["fails", "ends"])
-def test_a_population_does_not_wait_for_a_trial_that_is_lost(schedule: Schedule, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["fails", "ends", "comes"])
+def test_a_population_waits_for_a_trial_until_it_comes_to_the_look_or_is_lost(schedule: Schedule, ending: str) -> None:
     *there, lost = trials = [Trial("made_up", stub=True) for _ in range(3)]
     population, controller = population_of(schedule, *trials)
     look(population, controller, there)
     assert population.choose_trial_to_run(controller) is None
-    if ending == "fails":
+    if ending == "comes":
+        look(population, controller, [lost])
+    elif ending == "fails":
         lost.status = Trial.ERROR
         population.on_trial_error(controller, lost)
     else:
         lost.status = Trial.TERMINATED
         population.on_trial_complete(controller, lost, {})
-    assert population.choose_trial_to_run(controller) in there
+    assert population.choose_trial_to_run(controller) in trials
 
 
 @pytest.mark.usefixtures("seeded")
