@@ -7,30 +7,44 @@ import torch
 
 from tests.own_cluster import run_in_own_cluster
 
-PROGRAM = """
-import sys, time
+BEGIN = """
+import re, socket, sys, time, urllib.request
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from rlhf_ray.actors.placement import of_ring, ring_bundles
 from rlhf_ray.actors.ray_executor import RayExecutor
-from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.queries.pool import CutFragments
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
 
-head = {"include_dashboard": False, "num_cpus": 1, "object_store_memory": 100 << 20}
-cluster = Cluster(initialize_head=True, head_node_args=head)
-leaving = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
-ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-cluster.wait_for_nodes()
-head = ray.get_runtime_context().get_node_id()
+
+def begin(head, **node):  # the cluster of a head and another node, that node, and the head's id
+    memory = {"object_store_memory": 200 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **memory, **head})
+    other = cluster.add_node(**memory, **node)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    cluster.wait_for_nodes()
+    return cluster, other, ray.get_runtime_context().get_node_id()
 
 
-@ray.remote(num_cpus=1, scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False))
-class Occupant:
-    def here(self):
-        return True
+def occupied(node, cpus):  # something that takes so many CPUs of a node
+    @ray.remote(num_cpus=cpus, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+    class Occupant:
+        def here(self):
+            return True
+
+    occupant = Occupant.remote()
+    ray.get(occupant.here.remote())
+    return occupant
 
 
 def node_of(role):
@@ -38,10 +52,13 @@ def node_of(role):
     return ray.get(actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
 
 
-occupant = Occupant.remote()  # leaves no room on the head, so that the ring starts on the other node
-ray.get(occupant.here.remote())
-preferences = PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4)
-with ring_in(Path(sys.argv[1]), preferences, executor=RayExecutor("ring")) as ring:
+ASKING = PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4)
+"""
+
+LEAVES = """
+cluster, leaving, head = begin({"num_cpus": 1}, num_cpus=4)
+occupant = occupied(head, 1)  # leaves no room on the head, so that the ring starts on the other node
+with ring_in(Path(sys.argv[1]), ASKING, executor=RayExecutor("ring")) as ring:
     assert {node_of(role) for role in ("store", "pool")} == {head}, "those that write are on the node of the folder"
     assert head not in {node_of(role) for role in ("collector", "gatherer", "reward_trainer")}
     ring.begin(200)
@@ -57,35 +74,12 @@ with ring_in(Path(sys.argv[1]), preferences, executor=RayExecutor("ring")) as ri
         time.sleep(0.2)
     assert ring.env_steps > 200, "the collector makes clips again"
     print("answered", ring.answered, "in version", ring.version)
-ray.shutdown()
-cluster.shutdown()
-"""
-
-
-@pytest.mark.soak
-@pytest.mark.cluster
-def test_a_node_that_leaves_with_the_rings_actors_costs_no_stored_label_and_the_run_goes_on(tmp_path: Path) -> None:
-    assert "answered 20 in version" in run_in_own_cluster(PROGRAM, tmp_path / "store")
-
-
-BEGIN = """
-import os, sys
-
-import ray
-from ray.cluster_utils import Cluster
-from ray.util.placement_group import placement_group
-
-from rlhf_ray.actors.placement import of_ring, ring_bundles
-
-head = {"include_dashboard": False, "num_cpus": 4, "object_store_memory": 100 << 20}
-cluster = Cluster(initialize_head=True, head_node_args=head)
-cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=100 << 20)
-ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-cluster.wait_for_nodes()
-head = ray.get_runtime_context().get_node_id()
 """
 
 SHARED = """
+cluster, _, head = begin({"num_cpus": 4}, num_cpus=2, num_gpus=1)
+
+
 @ray.remote(num_cpus=0.5)
 class Somebody:
     def where(self):
@@ -112,7 +106,6 @@ class Trial:
         return [strategy.placement_group_bundle_index for strategy in strategies]
 
 
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 group = placement_group([{"CPU": 1.0}, *ring_bundles(1.0)], strategy="PACK")
 inside = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
 indices = ray.get(Trial.options(scheduling_strategy=inside).remote().ring.remote(), timeout=60)
@@ -121,59 +114,16 @@ print("shared and split")
 """
 
 REFUSED = """
-from pathlib import Path
-
-from rlhf_ray.actors.ray_executor import RayExecutor
-from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
-from tests.actors.rings import ring_in
-
-preferences = PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4)
-with ring_in(
-    Path(sys.argv[1]), preferences, executor=RayExecutor("ring"), reward_model=RewardModelSettings(gpus=0.5)
-) as ring:
+cluster, _, _ = begin({"num_cpus": 4}, num_cpus=2, num_gpus=1)
+share = RewardModelSettings(gpus=0.5)
+with ring_in(Path(sys.argv[1]), ASKING, executor=RayExecutor("ring"), reward_model=share) as ring:
     try:
         ring.begin(200)
     except Exception as error:
         print(error)
 """
 
-END = """
-ray.shutdown()
-cluster.shutdown()
-"""
-
-
-@pytest.mark.soak
-@pytest.mark.cluster
-def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
-    assert "shared and split" in run_in_own_cluster(BEGIN + SHARED + END)
-
-
-@pytest.mark.soak
-@pytest.mark.cluster
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
-    printed = run_in_own_cluster(BEGIN + REFUSED + END, tmp_path / "store")
-    assert "reward_model.gpus is 0.5" in printed
-    assert "sees no GPU" in printed
-
-
 COUNTS_BYTES = """
-import re, socket, sys, time, urllib.request
-from pathlib import Path
-
-import gymnasium as gym
-import numpy as np
-import ray
-from ray.cluster_utils import Cluster
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from rlhf_ray.actors.ray_executor import RayExecutor
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.queries.pool import CutFragments
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from tests.actors.rings import at, ring_in
-
 SIDE, LENGTH, CLIPS, LABELS = 64, 10, 80, 20
 
 
@@ -184,20 +134,9 @@ def free_port():
 
 
 ports = {"head": free_port(), "other": free_port()}
-cluster = Cluster(
-    initialize_head=True,
-    head_node_args={
-        "num_cpus": 1,
-        "include_dashboard": False,
-        "object_store_memory": 200 << 20,
-        "metrics_export_port": ports["head"],
-        "_system_config": {"metrics_report_interval_ms": 500},
-    },
-)
-cluster.add_node(num_cpus=4, resources={"other": 1}, object_store_memory=200 << 20, metrics_export_port=ports["other"])
-ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-cluster.wait_for_nodes()
-home = ray.get_runtime_context().get_node_id()
+reports = {"metrics_export_port": ports["head"], "_system_config": {"metrics_report_interval_ms": 500}}
+other = {"resources": {"other": 1}, "metrics_export_port": ports["other"]}
+cluster, _, home = begin({"num_cpus": 1, **reports}, num_cpus=4, **other)
 
 
 def received(node):
@@ -206,14 +145,7 @@ def received(node):
     return float(found[0]) if found else 0.0
 
 
-@ray.remote(num_cpus=0.55, scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
-class Occupant:
-    def here(self):
-        return True
-
-
-occupant = Occupant.remote()  # leaves room for the collector and the gatherer, not for the reward trainer
-ray.get(occupant.here.remote())
+occupant = occupied(home, 0.55)  # leaves room for the collector and the gatherer, not for the reward trainer
 
 
 @ray.remote(num_cpus=1, resources={"other": 1})
@@ -244,11 +176,6 @@ class Seen(gym.Env):
     def step(self, action):
         self.steps += 1
         return self.observation_space.sample(), float(action), False, self.steps == 20, {}
-
-
-def node_of(role):
-    actor = ray.get_actor(f"ring/{role}")
-    return ray.get(actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
 
 
 def received_at_last():
@@ -284,12 +211,40 @@ with ring_in(
     # Elsewhere, where the trainer is: the clips that were labelled, once.
     assert labelled < elsewhere < 1.1 * labelled
     print("each once")
+"""
+
+END = """
 ray.shutdown()
 cluster.shutdown()
 """
 
 
+def told(program: str, *words: object) -> str:
+    return run_in_own_cluster(BEGIN + program + END, *words)
+
+
+@pytest.mark.soak
+@pytest.mark.cluster
+def test_a_node_that_leaves_with_the_rings_actors_costs_no_stored_label_and_the_run_goes_on(tmp_path: Path) -> None:
+    assert "answered 20 in version" in told(LEAVES, tmp_path / "store")
+
+
+@pytest.mark.soak
+@pytest.mark.cluster
+def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
+    assert "shared and split" in told(SHARED)
+
+
+@pytest.mark.soak
+@pytest.mark.cluster
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
+    printed = told(REFUSED, tmp_path / "store")
+    assert "reward_model.gpus is 0.5" in printed
+    assert "sees no GPU" in printed
+
+
 @pytest.mark.soak
 @pytest.mark.cluster
 def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
-    assert "each once" in run_in_own_cluster(COUNTS_BYTES, tmp_path / "store")
+    assert "each once" in told(COUNTS_BYTES, tmp_path / "store")
