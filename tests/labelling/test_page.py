@@ -6,16 +6,7 @@ from playwright.sync_api import Page, expect
 from rlhf_ray.data.answers import ANSWERS
 from tests.labelling.at_the_page import answer, lease_of, press, wait_for_pair, wait_saved, wait_until
 
-ANSWER_OF = {
-    "ArrowLeft": "left",
-    "1": "left",
-    "ArrowRight": "right",
-    "2": "right",
-    "ArrowDown": "equal",
-    "x": "incomparable",
-    "s": "skip",
-    "f": "flag",
-}
+ANSWER_OF = {key: kind.name for kind in ANSWERS.values() for key in kind.keys}
 
 
 @pytest.mark.slow

@@ -103,33 +103,6 @@ def dataset_of(batch: Comparisons) -> Any:
     return dataset
 
 
-def test_trainer_no_crash() -> None:
-    """Their whole loop on our reward."""
-    pytest.importorskip("seals")
-    sb3 = pytest.importorskip("stable_baselines3")
-    util = pytest.importorskip("imitation.util.util")
-    rng = np.random.default_rng(0)
-    venv = util.make_vec_env("seals/CartPole-v0", n_envs=1, rng=rng, max_episode_steps=20)
-    net = learned(observations=venv.observation_space, actions=venv.action_space)
-    agent = sb3.PPO("MlpPolicy", venv, n_epochs=1, batch_size=10, n_steps=10, device="cpu")
-    with pytest.raises(ValueError, match="spaces do not match"):
-        pc.AgentTrainer(agent, learned(), venv, rng)
-    trainer = pc.PreferenceComparisons(
-        pc.AgentTrainer(agent, net, venv, rng),
-        net,
-        num_iterations=2,
-        transition_oversampling=2,
-        fragment_length=2,
-        fragmenter=pc.RandomFragmenter(rng=rng, warning_threshold=0),
-        query_schedule="hyperbolic",
-        initial_epoch_multiplier=2,
-        rng=rng,
-    )
-    result = trainer.train(20, 10)
-    assert result["reward_loss"] > 0
-    assert 0 <= result["reward_accuracy"] <= 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 def test_their_regularisation_fits_our_reward(p: int, tmp_path: Path) -> None:

@@ -190,15 +190,6 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
         assert result["env_runners"]["fragments_failed"] == 0
 
 
-def mean_length(algorithm: Any, runners: Any) -> tuple[dict[str, Any], int, int]:
-    """An evaluation function of somebody's own."""
-    runner = runners.local_env_runner
-    (episode,) = runner.sample(num_episodes=1)
-    runner.metrics.log_value("my_length", len(episode), window=1)
-    algorithm.metrics.aggregate([runner.get_metrics()], key=("evaluation", "env_runners"))  # where RLlib looks
-    return {}, len(episode), len(episode)
-
-
 def tiny(**changes: Any) -> PreferencePPOConfig:
     """Pendulum for two iterations, with labels before each."""
     values: dict[str, Any] = {
@@ -216,8 +207,6 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
 @pytest.mark.usefixtures("ray_session")
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config = tiny().reward_model(learning_rate=tune.grid_search([3e-3])).callbacks(Mine)
-    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
-    config.evaluation(evaluation_interval=2, custom_evaluation_function=mean_length)
     assert PreferencePPO.default_resource_request(tiny()).bundles == [{"CPU": 1.0}]
     results = tune.Tuner(
         PreferencePPO,
@@ -236,14 +225,12 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
         assert (result.metrics["training_iteration"], result.metrics["done"]) == (2, True)
         assert result.metrics["preferences"]["env_steps"] == 1000
         assert result.metrics["preferences"]["comparisons"] == 8
-        # And somebody's own callbacks, network and evaluation are there, beside the ring's.
+        # And somebody's own callbacks are there, beside the ring's.
         assert result.metrics["env_runners"]["Mine"] == 1
         assert result.metrics["env_runners"]["fragments_failed"] == 0
         assert -2000 < result.metrics["env_runners"]["episode_return_mean"] < 0
-        assert result.metrics["evaluation"]["env_runners"]["my_length"] == 200
         assert result.metrics["preferences"]["fragments_policy_version"] > 0
-        weights = policy_weights(result.checkpoint.path)
-        assert 24 in {length for weight in weights.values() for length in weight.shape}
+        assert policy_weights(result.checkpoint.path)
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
