@@ -1,4 +1,4 @@
-"""Gatherers that answer nothing, end, restart, lose what they were asked, or see films of it; without Ray."""
+"""Gatherers that answer nothing, restart, lose what they were asked or see films of it; the reward trainer's actor."""
 
 import asyncio
 import dataclasses
@@ -18,17 +18,17 @@ from examples.own_gatherer import Looks
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.fragment_source import Filming
 from rlhf_ray.actors.gatherer import ChosenPairs, GathererActor, GathererProgress, OpenQuestions, as_arrays
-from rlhf_ray.actors.ring_actors import FILMS
+from rlhf_ray.actors.ring_actors import FILMS, RewardTrainerActor, StateLostError
 from rlhf_ray.actors.shown_frames import ShownFrames
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import film, frames_of
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.actors.rings import at, ring_in
 from tests.actors.test_fragment_source import Done
-from tests.made_up import Drawn, labels_in, some_comparisons, some_fragments
+from tests.made_up import FORCES, VECTORS, Drawn, labels_in, some_comparisons, some_fragments
 
 ANSWERS = some_comparisons(6)
 LOST = ray.exceptions.ObjectLostError("00", "", "")
@@ -229,3 +229,70 @@ def test_an_environment_that_renders_nothing_is_refused_before_the_start() -> No
     config.preferences(gatherer=FarRight, comparisons=20, rounds=2, total_env_steps=100_000)
     with pytest.raises(SettingError, match=r"FarRight wants films, but .* can't be filmed: .* render_mode"):
         config.check_environment()
+
+
+FIRST, SECOND = Changes(6, some_comparisons(6, seed=1)), Changes(10, some_comparisons(4, seed=2))
+NOTHING = Changes(10, None)
+
+
+def _keys(changes: Changes) -> tuple[tuple[str, str], ...]:
+    assert changes.held is not None
+    return tuple(changes.held.keys)
+
+
+def _actor() -> RewardTrainerActor:
+    return RewardTrainerActor(RewardModelSettings(hidden=(8,)), PreferenceSettings(), VECTORS, FORCES, seed=0)
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def _version(actor: RewardTrainerActor) -> dict[str, Any]:
+    return actor.trainer.ensemble.state()
+
+
+def test_fitting_the_same_version_again_returns_it_without_fitting_again() -> None:
+    actor = _actor()
+    fit, reward, state = actor.fit(5, 1, FIRST)
+    again, same_reward, same_state = actor.fit(5, 1, FIRST)
+    assert again == fit
+    assert (fit.report.version, fit.last) == (1, 6)
+    assert _same(reward, same_reward)
+    assert state["keys"] == same_state["keys"]
+    later, _, _ = actor.fit(5, 2, SECOND)
+    undisturbed = _actor()
+    undisturbed.fit(5, 1, FIRST)
+    expected, _, _ = undisturbed.fit(5, 2, SECOND)
+    now, then = (str(dataclasses.replace(of.report, seconds=0)) for of in (later, expected))  # NaN is not NaN
+    assert now == then
+    assert _same(_version(actor), _version(undisturbed))
+
+
+def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
+    actor = _actor()
+    actor.fit(1, 1, FIRST)
+    actor.fit(1, 2, NOTHING)
+    for version in (1, 4):
+        with pytest.raises(StateLostError):
+            actor.fit(1, version, SECOND)
+    assert _version(actor)["version"] == 2
+    assert len(actor.trainer.comparisons.keys) == 6  # nothing of what was refused was taken in
+
+
+def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(caplog):
+    actor = _actor()
+    nothing, _, _ = actor.fit(5, 1, Changes(1, None, (("gone", "anna"),)))
+    assert (nothing.report.version, nothing.report.comparisons, nothing.report.gradient_steps) == (0, 0, 0)
+    assert "No new version of the reward model: There are no comparisons" in caplog.text
+    actor.fit(5, 1, FIRST)
+    fit, _, _ = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
+    assert (fit.report.version, fit.report.comparisons, fit.last) == (2, 8, 9)
+    assert actor.trainer.comparisons.weights == {"anna": 0.5}
+    nothing, _, state = actor.fit(5, 3, Changes(20, None, (*_keys(FIRST), *_keys(SECOND))))
+    assert (nothing.report.version, nothing.report.gradient_steps) == (2, 0)
+    assert np.isnan(nothing.report.train_loss)
+    assert state["keys"] == []
+    assert state["ensemble"]["version"] == 2
+    fit, _, _ = actor.fit(5, 3, FIRST)
+    assert (fit.report.version, fit.report.comparisons) == (3, 6)

@@ -137,7 +137,7 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
     assert ((returns > 0) == (stored.preferences == 1))[decided].all()
 
 
-@pytest.mark.soak  # in `make test`, test_page_handle kills the page, and test_host what the others share
+@pytest.mark.soak  # in `make test`, another test kills the page, and test_local what the others share
 @pytest.mark.parametrize("victim", ["page", "store", "trainer", "pool", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:
     with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
