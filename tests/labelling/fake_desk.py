@@ -214,20 +214,13 @@ class FakeDesk:
         return {"ended": self.ended, "over": "Done. Thank you! You can close this page." if self.ended else None}
 
     async def statistics(self) -> dict[str, Any]:
-        rows = []
-        for values in ANNOTATORS:
-            one = dict(zip(COLUMNS, values, strict=True))
+        rows: list[dict[str, Any]] = [dict(zip(COLUMNS, values, strict=True)) for values in ANNOTATORS]
+        for one in rows:
             caught = one["catch_accuracy"] is not None
-            counts = {"catches": 12 * caught, "catch_accuracy_of": 9 * caught, "self_consistency_of": 3 * caught}
-            shares = {
-                "ties": 0.08,
-                "self_consistency": 0.9 if caught else None,
-                "agreement_of": 14,
-                "mostly_equal": False,
-            }
-            skipped = {"skips": one["labels"] // 20, "incomparable": one["labels"] // 40}
-            judged = {"one_sided": one["left_share"] > 0.7, "weight": self.weights.get(one["name"], 1.0)}
-            rows.append(one | counts | shares | skipped | judged)
+            one |= {"catches": 12 * caught, "catch_accuracy_of": 9 * caught, "self_consistency_of": 3 * caught}
+            one |= {"ties": 0.08, "self_consistency": 0.9 if caught else None, "agreement_of": 14}
+            one |= {"skips": one["labels"] // 20, "incomparable": one["labels"] // 40, "mostly_equal": False}
+            one |= {"one_sided": one["left_share"] > 0.7, "weight": self.weights.get(one["name"], 1.0)}
         shared = {"shared_pairs": 40, "alpha": 0.71, "alpha_words": "good enough for tentative conclusions"}
         return {"labels": 436, **shared, "raw_agreement": 0.86, "chance_agreement": 0.52, "annotators": rows}
 

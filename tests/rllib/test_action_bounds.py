@@ -17,6 +17,7 @@ from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies.actions import policy_bounds, to_env_actions, to_env_actions_tensor, to_policy_actions
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.settings import PPOSettings, SettingError
+from tests.envs.worlds import Gives
 from tests.rllib.test_array_env_runner import runners
 
 INF = np.inf
@@ -49,21 +50,16 @@ OTHERS: list[gym.Space[Any]] = [
 ID = "test_action_bounds/Strict-v0"
 
 
-class Strict(gym.Env[Any, Any]):
+class Strict(Gives):
     """Refuses what isn't in its action space."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-
     def __init__(self, space: gym.Space[Any], render_mode: str | None = None):
-        self.action_space = space
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
+        box = gym.spaces.Box(-1, 1, (2,), np.float32)
+        super().__init__(box, lambda step: np.full(2, np.cos(step), np.float32), space)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), f"{action!r} of {getattr(action, 'dtype', None)}"
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), 0.0, False, False, {}
+        return super().step(action)
 
 
 @pytest.fixture

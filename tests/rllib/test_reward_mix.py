@@ -13,7 +13,6 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.policies.ppo_update import PPOUpdate
 from rlhf_ray.policies.sac_update import SACUpdate
 from rlhf_ray.rllib import PreferencePPOConfig, PreferenceSACConfig
@@ -31,6 +30,7 @@ from rlhf_ray.rllib.sac_learner import TransitionBuffer
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from tests.generous import LEAST, LENGTH, largest
 from tests.rllib.test_faulty_environments import AGENTS, short
+from tests.rllib.test_sac import episode
 from tests.whole_runs import running
 
 OBSERVATIONS, ACTIONS = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(-2.0, 2.0, (1,))
@@ -57,18 +57,6 @@ class Logged(dict[str, float]):
 
     def log_dict(self, values: dict[str, float], **_: Any) -> None:
         self.update(values)
-
-
-def episode(steps: int) -> SingleAgentEpisode:
-    rng = np.random.default_rng(0)
-    return SingleAgentEpisode(
-        observations=list(rng.normal(size=(steps + 1, 3)).astype(np.float32)),
-        actions=list(rng.uniform(-1.0, 1.0, (steps, 1)).astype(np.float32)),
-        rewards=list(rng.normal(5.0, 2.0, steps)),
-        observation_space=OBSERVATIONS,
-        action_space=ACTIONS,
-        len_lookback_buffer=0,
-    ).to_numpy()
 
 
 def learned(reward: RewardModule, of: SingleAgentEpisode) -> Any:
@@ -157,24 +145,6 @@ def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> Non
 def test_other_shares_are_refused(share: Any, said: str) -> None:
     with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*{said}"):
         Experiment(reward_mix=share)
-
-
-@pytest.mark.parametrize("appended", [0, 1])
-def test_a_reward_that_reads_history_sees_the_steps_before_a_piece(appended: int) -> None:
-    torch.manual_seed(0)
-    reward: RewardModule = reward_spec(RewardModelSettings(network="gru", hidden=(8, 8)), OBSERVATIONS, ACTIONS).build()
-    reward.ensemble.window.fill_(4)
-    assert reward.ensemble.reads_history
-    whole = episode(12)
-    actions = torch.as_tensor(to_env_actions(whole.get_actions(), ACTIONS))
-    members = reward.ensemble.episode_rewards(torch.as_tensor(whole.get_observations()), actions, False)
-    expected = reward.ensemble.combine(members).numpy()[5 : 12 - appended]
-    pieces = [whole.slice(slice(5, 12), len_lookback_buffer=5)]
-    before = copy.deepcopy(pieces[0].get_rewards())
-    given: dict[str, Any] = {Columns.LOSS_MASK: {}} if appended else {}
-    HistoryReward()(rl_module=Modules(reward), batch=given, episodes=pieces)
-    assert pieces[0].get_rewards() == pytest.approx([*expected, *[0.0] * appended], abs=1e-5)
-    assert not np.allclose(before, pieces[0].get_rewards())
 
 
 WINDOW = 7
