@@ -7,6 +7,8 @@ import torch
 
 from tests.own_cluster import run_in_own_cluster
 
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+
 BEGIN = """
 import re, socket, sys, time, urllib.request
 from pathlib import Path
@@ -223,20 +225,14 @@ def told(program: str, *words: object) -> str:
     return run_in_own_cluster(BEGIN + program + END, *words)
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 def test_a_node_that_leaves_with_the_rings_actors_costs_no_stored_label_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "answered 20 in version" in told(LEAVES, tmp_path / "store")
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
     assert "shared and split" in told(SHARED)
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
     printed = told(REFUSED, tmp_path / "store")
@@ -244,7 +240,5 @@ def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> Non
     assert "sees no GPU" in printed
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
     assert "each once" in told(COUNTS_BYTES, tmp_path / "store")

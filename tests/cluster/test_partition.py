@@ -14,6 +14,8 @@ import yaml
 
 from tests.cluster.hosts import ROOT, Host, connected, wait
 
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+
 TRAINING = """
 import json, sys, time
 from pathlib import Path
@@ -61,8 +63,6 @@ IMPATIENT = {
 }
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 def test_training_goes_on_without_a_node_that_is_cut_off_and_uses_it_again_when_it_is_back(tmp_path: Path) -> None:
     with connected(tmp_path, "head", "worker") as (head, worker):
         train_through_a_cut(head, worker, tmp_path)
@@ -130,8 +130,6 @@ def rays(host: Host) -> list[str]:
     return [name for name in host.names() if name.startswith(("raylet", "gcs_server", "ray::"))]
 
 
-@pytest.mark.soak
-@pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(tmp_path: Path) -> None:
     with connected(tmp_path, "desk", "head", "worker") as (desk, head, worker):

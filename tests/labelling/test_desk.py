@@ -166,15 +166,6 @@ async def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> 
     assert len(office.store) == 0
 
 
-async def test_answers_that_come_together_are_stored_together(office: Office) -> None:
-    await office.ask(0, pairs_of(12))
-    shown = await office.desk.next("ada", 12, [])
-    office.local.recorded = 0
-    await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
-    assert office.local.recorded <= 3
-    assert len(office.store) == 12
-
-
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
     """Counts, pace, what undo takes back next, and who may get which pair: also of checks, undone and reviewed answers."""

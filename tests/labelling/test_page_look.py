@@ -17,7 +17,6 @@ from tests.labelling.at_the_page import (
     pixels,
     press,
     swipe,
-    wait_fetched_ahead,
     wait_for_pair,
     wait_saved,
     wait_until,
@@ -203,29 +202,6 @@ def test_accessibility(visit, site, desk, scheme, screen):
     page.wait_for_selector("#episode:not([hidden])")
     page.wait_for_selector("#pair[data-state=waiting]")
     assert_accessible(page)
-
-
-@pytest.mark.slow
-def test_the_next_pair_is_drawn_in_the_frame_after_the_answer(visit, desk):
-    page = visit()
-    wait_fetched_ahead(page, desk)
-    page.evaluate(
-        """() => {
-            window.seen = [];
-            addEventListener("keydown", () => {
-                const { lease } = document.querySelector("#pair").dataset;
-                // Ours runs before the page's listener; the first frame after both draws what that changed.
-                requestAnimationFrame(() => {
-                    const { state, lease: next } = document.querySelector("#pair").dataset;
-                    window.seen.push([state, next !== lease]);
-                });
-            }, { capture: true });
-        }"""
-    )
-    for _ in range(9):
-        wait_fetched_ahead(page, desk, 1)
-        press(page, "ArrowLeft")
-    assert page.evaluate("window.seen") == [["asking", True]] * 9
 
 
 def test_instructions_are_text(visit):

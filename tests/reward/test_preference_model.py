@@ -48,13 +48,6 @@ def test_smoothed_answers_end_at_their_log_odds_and_still_move_a_model_that_is_s
     assert abs(SLOPES["bradley_terry"](sure, right, noise).item()) < 1e-6
 
 
-def test_a_tie_asks_for_equal_returns() -> None:
-    tie = torch.tensor([0.5])
-    at_zero, beside = (log_likelihood_loss(torch.tensor([d]), tie).item() for d in (0.0, 0.3))
-    assert at_zero == pytest.approx(np.log(2))
-    assert beside > at_zero
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_a_wrong_certainty_costs_a_finite_loss_and_noise_bounds_it(noise: float) -> None:
     loss = log_likelihood_loss(torch.tensor([-500.0]), torch.tensor([1.0]), noise).item()
