@@ -283,10 +283,3 @@ def test_threads_are_the_cores_shared_among_env_runners(settings, cores, threads
         experiment = Experiment(environment="envpool/WalkerWalk-v1", agent=agent, **{agent: group(**settings)})  # type: ignore[arg-type]
         assert env_threads(experiment) == {"num_threads": threads}
     assert env_threads(Experiment(environment="Pendulum-v1")) == {}
-
-
-def test_threads_are_checked() -> None:
-    with pytest.raises(SettingError, match=r"ppo\.env_threads is 0; it must be 1 or more, or auto"):
-        PPOSettings(env_threads=0)
-    with pytest.raises(SettingError, match=r"sac\.env_threads"):
-        SACSettings(env_threads="all")  # type: ignore[arg-type]
