@@ -73,12 +73,7 @@ def missing() -> str | None:
 
 
 class Host:
-    """One host. It has no network until `connect` gives it one.
-
-    Args:
-        folder: for its files; /mnt on the host.
-        key: the public key of who may log in as root.
-    """
+    """One host, whose files are in `folder`, its /mnt; whoever has `key` may log in as root. `connect` gives it a network."""
 
     def __init__(self, folder: Path, key: str):
         self.folder, self.home = folder, folder / "home"
@@ -207,12 +202,8 @@ def free_ports(count: int) -> list[int]:
 
 
 class Head:
-    """A head node with a home folder, a token and ports of its own.
-
-    Args:
-        home: its home folder.
-        cpus: that Ray shall think it has.
-        names_itself: whether its processes have its dashboard's address in RAY_API_SERVER_ADDRESS, as on nodes set up for people.
+    """A head node with a home folder, a token and ports of its own. Its processes may have its dashboard's address in
+    RAY_API_SERVER_ADDRESS, as on nodes set up for people (`names_itself`).
     """
 
     def __init__(self, home: Path, cpus: int = 4, *, names_itself: bool = False):

@@ -67,13 +67,8 @@ class Leased:
 
 @dataclass
 class FakeDesk:
-    """Keeps everything in public attributes, for tests to look at and to break.
-
-    Attributes:
-        pairs: how many questions there are.
-        fail_answers: the next so many answers raise OSError.
-        told: what `progress` tells, over what it would.
-        doubted, reviews: answers to look at again, and who said what of which.
+    """Keeps everything in public attributes, for tests to look at and to break: the next `fail_answers` answers raise OSError,
+    and `progress` tells what is in `told` over what it would.
     """
 
     pairs: int = 200
@@ -233,11 +228,7 @@ class FakeDesk:
 
 @dataclass
 class Served:
-    """The page on its port.
-
-    Attributes:
-        proxy: what stands between browser and server says instead of the server, by path; None for nothing.
-    """
+    """The page on its port. What stands between browser and server, `proxy`, says something instead, by path; None for nothing."""
 
     url: str
     desk: FakeDesk
