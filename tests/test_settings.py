@@ -42,14 +42,15 @@ BOUNDS = {
     "1 or more": """fragments.length=0 preferences.oversampling=0 preferences.max_open_questions=0 reward_model.ensemble_size=0
         reward_model.batch_size=0 reward_model.initial_updates=0 reward_model.updates=0 ppo.num_envs=0 ppo.rollout_length=0
         ppo.minibatch_size=0 ppo.epochs=0 sac.batch_size=0""",
-    "1 or more, or None": "preferences.halving_env_steps=0 preferences.max_reward_age=0 reward_model.window=0",
+    "1 or more, or None": """preferences.halving_env_steps=0 preferences.max_reward_age=0 reward_model.window=0
+        reward_model.early_stopping=0""",
     "2 or more": "fragments.pool=1",
     "above 0": """preferences.steepness=0.0 reward_model.learning_rate=0.0 reward_model.discount=0.0 ppo.learning_rate=-1.0
         sac.tau=0.0 sac.updates_per_env_step=0.0""",
-    "above 0, or None": "reward_model.initial_epochs=0.0",
+    "above 0, or None": "reward_model.initial_epochs=0.0 reward_model.largest_log_odds=0.0",
     "above 0 and at most 1": "fragments.switch_probability=0.0",
     "at most 1": "reward_model.discount=1.1 sac.gamma=1.5",
-    "below 1": "preferences.held_out_share=1.0 reward_model.label_noise=1.0",
+    "below 1": "preferences.held_out_share=1.0 reward_model.label_noise=1.0 reward_model.dropout=1.0",
     "between 0 and 1": "fragments.start_share=1.5 fragments.random_action_share=-0.1",
     "between 1 and": "preferences.initial_comparisons=0 preferences.minimum_comparisons=0",
     "comparisons=500": "preferences.initial_comparisons=501 preferences.minimum_comparisons=501",
@@ -60,7 +61,7 @@ BOUNDS = {
     "at most 2048": "ppo.minibatch_size=2049",
     "one of 0, 1": "sac.num_learners=2",
     "one iteration's 200 steps": "sac.buffer_size=199",
-    "or auto": "fragments.length='long' sac.target_entropy='low'",
+    "or auto": "fragments.length='long' sac.target_entropy='low' ppo.env_threads=0 sac.env_threads='all'",
     "synchronous, asynchronous": "preferences.mode='both'",
     "relu, leaky_relu, tanh": "reward_model.activation='rleu'",
 }

@@ -1,4 +1,4 @@
-"""Actors for `test_host`. Ray's processes import this module: torch with it would take them seconds. Not a test itself."""
+"""Actors for `test_local`. Ray's processes import this module: torch with it would take them seconds. Not a test itself."""
 
 import os
 import time

@@ -1,8 +1,7 @@
-"""Rings in this process: the real ones, whose actors are plain objects. Not a test itself."""
-
-from __future__ import annotations
+"""Rings: in this process with actors that are plain objects, and of real Ray actors with people. Not a test itself."""
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,10 +10,13 @@ from typing import Any
 
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import Executor, LocalExecutor
+from rlhf_ray.actors.people import PageSettings
+from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import AlwaysUp, Walk
+from tests.made_up import AlwaysUp, Drawn, Walk
 
 FRAGMENTS = FragmentSettings(length=5, pool=30, initial_env_steps=200, exploration_env_steps=60)
 REWARD_MODEL = RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5)
@@ -115,3 +117,46 @@ def restored(
             ring.load(folder / "checkpoint")
             advance(ring)
     return [events_in(folder / name) for name in ("whole", "again", "elsewhere")]
+
+
+FILMED = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
+PEOPLE_S = PreferenceSettings(
+    mode="asynchronous", teacher="human", comparisons=20, initial_comparisons=6, rounds=4, held_out_share=0.2
+)
+PEOPLE_S_MODEL = RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5)
+DRAWN = partial(Drawn, (20,), numbered=False)
+LABELLING = LabellingSettings(annotators=("ada", "bob"), port=0, catch_share=0.0, overlap_share=0.0)
+
+
+@contextmanager
+def people_ring(
+    folder: Path,
+    preferences: PreferenceSettings = PEOPLE_S,
+    sessions: Sessions | None = None,
+    make_env: Callable[[], Any] = DRAWN,
+    callbacks: Heard | None = None,
+    **labelling: Any,
+) -> Iterator[Any]:
+    """A ring whose page's port is any, and whose people are ada and bob."""
+    file = folder / "labelling.json"
+    (sessions or Sessions.create(LABELLING.annotators)).save(file)
+    page = PageSettings(
+        dataclasses.replace(LABELLING, **labelling), file, "Walk", 15.0, "run", 0, folder / "labelling.port"
+    )
+    with ring_in(
+        folder,
+        preferences,
+        executor=RayExecutor(f"ring-{uuid.uuid4().hex[:8]}"),
+        fragments=FILMED,
+        reward_model=PEOPLE_S_MODEL,
+        make_env=make_env,
+        page=page,
+        callbacks=callbacks,
+    ) as ring:
+        yield ring
+
+
+def links(ring: Any) -> dict[str, str]:
+    """Where each person labels."""
+    found: dict[str, str] = ring.people.page.links
+    return found

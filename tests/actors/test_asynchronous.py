@@ -168,9 +168,7 @@ def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_
     assert len(PreferenceStore(tmp_path / "store")) == 20
 
 
-def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_ray.actors.gatherer.COMMIT_AGAIN_AFTER", 0.1)
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.begin(200)

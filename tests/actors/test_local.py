@@ -1,18 +1,23 @@
-"""Actors in the run's own process."""
+"""Actors in the run's own process, and those that share one: called as others are, none keeps the others waiting."""
 
 import asyncio
+import os
 import random
+import signal
 import threading
 import time
+import uuid
 from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from rlhf_ray.actors.executor import LocalExecutor, passed
-from rlhf_ray.actors.ray_executor import RayExecutor, executor_of
+from rlhf_ray.actors.ray_executor import RayExecutor, executor_of, look_up
+from tests.actors.hosted import Quick, Slow
 
 
 class Worker:
@@ -124,3 +129,41 @@ def test_actors_draw_no_random_numbers_of_the_agents(executor: LocalExecutor) ->
 
 async def _wait(reference: Any) -> Any:
     return await reference
+
+
+@pytest.fixture
+def ray_executor(ray_session: None) -> RayExecutor:
+    return RayExecutor(f"ring-{uuid.uuid4().hex[:8]}")
+
+
+def test_they_share_a_process_and_a_slow_one_keeps_nobody_waiting(ray_executor: RayExecutor) -> None:
+    slow, quick = ray_executor.start(Slow, "collector", shares=True), ray_executor.start(Quick, "pool", 5, shares=True)
+    ray_executor.started()
+    try:
+        process = ray.get(quick.run(lambda self: os.getpid()), timeout=60)
+        pid, clips = slow.split(2, Slow.collect, 60.0)
+        assert not ray.wait([pid], timeout=0.1)[0]
+        found = look_up(ray_executor.name, "pool")
+        assert ray.get([quick.call(Quick.add, 1), found.call(Quick.add, ray.put(2))], timeout=20) == [6, 8]
+        assert ray.get(found.call(Quick.__len__), timeout=20) == 8
+        assert not ray.wait([pid], timeout=0)[0]
+        os.kill(process, signal.SIGKILL)
+        assert ray.get(quick.call(Quick.add, 1), timeout=60) == 6  # made anew
+        assert ray.get(quick.run(lambda self: os.getpid()), timeout=20) != process
+        assert not ray.wait([pid, clips], timeout=0)[0]  # begun anew
+    finally:
+        ray_executor.stop(slow)
+        assert ray.get(quick.call(Quick.add, 0), timeout=20) == 6  # it goes on until the last one is stopped
+        ray_executor.stop(quick)
+
+
+def test_what_one_raises_arrives_as_it_is_and_harms_none(ray_executor: RayExecutor) -> None:
+    slow, quick = ray_executor.start(Slow, "collector", shares=True), ray_executor.start(Quick, "pool", shares=True)
+    ray_executor.started()
+    try:
+        with pytest.raises(OSError, match="the disk is full"):
+            ray.get(slow.call(Slow.fail), timeout=60)
+        assert ray.get(quick.call(Quick.add, 1), timeout=20) == 1
+    finally:
+        ray_executor.stop(slow)
+        ray_executor.stop(quick)

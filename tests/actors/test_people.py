@@ -1,9 +1,10 @@
-"""The ring with people in it, with real Ray actors and a scripted person who speaks HTTP."""
+"""The ring with people in it, with real Ray actors; and its page, which comes back when it is killed."""
 
 import dataclasses
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,11 +17,14 @@ import cloudpickle
 import httpx
 import pytest
 import ray
+from playwright.sync_api import expect
 
+from rlhf_ray.actors import people
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
-from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
-from tests.actors.rings import Heard, at
+from tests.actors.rings import LABELLING, PEOPLE_S, Heard, at, links, people_ring
+from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
+from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
 from tests.made_up import labels_in, wait_for
 
@@ -104,7 +108,6 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         suspected, suspect = [], ring.people.suspect
         ring.people.suspect = lambda suspicions: (suspected.append(suspicions), suspect(suspicions))
         first = ring.begin(200)
-        assert first is not None
         assert first.fit is not None
         assert first.answered >= 6
         # Label 7 of 20 falls due at 1/28 of the way: 36 iterations of this pace.
@@ -134,29 +137,7 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
     assert ((returns > 0) == (stored.preferences == 1))[decided].all()
 
 
-@pytest.mark.soak
-def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp_path: Path) -> None:
-    with people_ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
-        thread = threading.Thread(target=ring.begin, args=(200,), daemon=True)
-        thread.start()
-        person = Person(links(ring)["ada"], tmp_path / "store")
-        wait_for(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
-        for _ in range(3):
-            wait_for(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
-        thread.join(60)
-        assert ring.version == 1
-        started = time.monotonic()
-        for i in range(20):
-            ring.advance(at(i / 19, 200 + 50 * i, room=0))
-        assert time.monotonic() - started < 2.0
-        wait_for(lambda: ring.answered == 3)
-        undone = person.post("/api/undo", {"event_id": "f" * 32})
-        assert undone["question"] is not None
-        wait_for(lambda: ring.answered == 2)
-        assert len(PreferenceStore(tmp_path / "store")) == 2
-
-
-@pytest.mark.soak  # in `make test`, test_page_handle kills the page, and test_host what the others share
+@pytest.mark.soak  # in `make test`, another test kills the page, and test_local what the others share
 @pytest.mark.parametrize("victim", ["page", "store", "trainer", "pool", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:
     with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
@@ -183,7 +164,7 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
 
 @pytest.mark.soak
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
-    rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
+    rounds = dataclasses.replace(PEOPLE_S, mode="synchronous")
     heard = Heard()
     with people_ring(tmp_path, rounds, callbacks=heard) as ring:
         started = time.monotonic()
@@ -191,20 +172,6 @@ def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
         assert report.answered == 0
         assert report.fit is None
         assert all((wait.answered, wait.wanted) == (0, 6) for wait in heard.waits)
-
-
-@pytest.mark.soak
-def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
-    mixed = dataclasses.replace(PREFERENCES, teacher="oracle", human_share=0.5)
-    with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
-        assert ring.begin(200) is not None
-        ring.advance(at(1.0, 1000))
-        wait_for(lambda: ring.answered >= 20)
-        wait_for(lambda: ring.rounds_held == 5)
-    stored = labels_in(tmp_path / "store")
-    by = {who: stored.annotators.count(who) for who in set(stored.annotators)}
-    assert by.keys() == {"ada", "oracle"}
-    assert 8 <= by["ada"] <= 12
 
 
 @pytest.mark.soak
@@ -228,3 +195,77 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         wait_for(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
         wait_for(lambda: ring.answered == answered + 1)
+
+
+def _port(ring: Any) -> int:
+    return int(links(ring)["ada"].split("/#")[0].rpartition(":")[2])
+
+
+def _kill_and_take_the_port(ring: Any) -> socket.socket:
+    """Kill the page; another process has its port the moment it is free."""
+    pid, port = ray.get(ring.people.page.actor.run(lambda self: os.getpid())), _port(ring)
+    os.kill(pid, signal.SIGKILL)
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def take() -> bool:
+        try:
+            taken.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+    wait_for(take)
+    taken.listen()
+    return taken
+
+
+@pytest.mark.slow
+def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(tmp_path, browser, caplog):
+    with people_ring(tmp_path) as ring:
+        ring.start(200)
+        wait_for(lambda: ring.source.share == 1.0)  # all pairs are there
+        link = links(ring)["ada"]
+        page = browser.new_page()
+        page.goto(link)
+        wait_for_pair(page)
+        press(page, "ArrowLeft")
+        wait_saved(page)
+        before = page.locator("#numbers").inner_text()
+        assert "of 20" in before
+        assert "of 1,000" in before
+        expect(page.locator("#episode")).to_be_visible(timeout=20_000)
+        taken = _kill_and_take_the_port(ring)
+        for _ in range(2):
+            press(page, "ArrowLeft")
+        expect(page.locator("#saved")).not_to_have_attribute("data-waiting", "0")
+        wait_for(lambda: "Waiting up to" in caplog.text)
+        assert links(ring)["ada"] == link
+        taken.close()
+        wait_saved(page)
+        assert links(ring)["ada"] == link
+        # PPO has not stepped meanwhile, and yet the page knows all that it knew.
+        person = Person(link, tmp_path / "store")
+        progress = person.client.get("/api/progress").json()
+        assert (progress["wanted"], progress["total_env_steps"]) == (20, 1000)
+        assert person.client.get("/api/episode").json()["steps"] == 20
+        page.close()
+    assert len(PreferenceStore(tmp_path / "store").events()) == 3
+
+
+@pytest.mark.soak
+def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "PORT_WITHIN", 0.5)
+    sessions, heard = Sessions.create(LABELLING.annotators), Heard()
+    with people_ring(tmp_path, sessions=sessions, callbacks=heard) as ring:
+        ring.start(200)
+        old = _port(ring)
+        with _kill_and_take_the_port(ring):
+            wait_for(lambda: heard.links)
+            assert heard.links == [links(ring)]
+            assert _port(ring) != old
+            wait_for(Person(links(ring)["ada"], tmp_path / "store").question)
+        port = _port(ring)
+    # A run that is resumed serves it there, too: the settings' port is any.
+    with people_ring(tmp_path, sessions=sessions) as ring:
+        assert _port(ring) == port

@@ -1,6 +1,5 @@
 """What a run knows of the people it waits for, and how it leaves them; without Ray."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -81,16 +80,13 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     row = ada.metrics()
     assert row == {"unanswered_seconds": 310.0}
     alarm = nobody_answers([{}, row])
-    assert alarm is not None
     assert (alarm.name, alarm.message) == ("nobody_answers", "Nobody answered for 5 min while questions were open.")
     assert "rlhf-ray links" in alarm.remedy
     assert nobody_answers([row, {}]) is None
 
 
 @pytest.mark.parametrize(("share", "open_"), [(1.0, 0), (1.0, 3), (0.25, 2)])
-def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due(
-    ada: People, told: list[Any], monkeypatch: pytest.MonkeyPatch, share: float, open_: int
-) -> None:
+def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due(ada, told, monkeypatch, share, open_):
     now, answered = 0.0, round(share * ada.schedule.due(0.33)) - open_
     monkeypatch.setattr(people.time, "time", lambda: now)
     ada.questions.share, ada.questions._open = share, {0: open_}
@@ -120,9 +116,7 @@ def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due
         assert (told[-1].next_question is not None) == comes
 
 
-def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(
-    ada: People, told: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(ada, told, monkeypatch):
     now = 0.0
     monkeypatch.setattr(people.time, "time", lambda: now)
     ada.schedule = LabelSchedule(PreferenceSettings(teacher="human"), env_steps=1000)
@@ -152,9 +146,7 @@ def test_few_questions_are_open_for_each_person(names: str, limit: int | None, m
     assert made.questions.limit == most
 
 
-def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
-    ada: People, left: list[tuple[Any, ...]]
-) -> None:
+def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(ada, left):
     ada.farewell("over", env_steps=24_000)
     ada.farewell("stopped")  # what `close` says of every ring
     assert [(*how[:2], how[-1]) for how in left] == [("over", OPEN_FOR, 24_000)]
@@ -162,9 +154,7 @@ def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
 
 
 @pytest.mark.parametrize("pages", [0, 1])
-def test_open_pages_get_an_episode_of_the_trained_policy_before_they_hear_of_the_end(
-    ada: People, left: list[tuple[Any, ...]], pages: int
-) -> None:
+def test_open_pages_get_an_episode_of_the_trained_policy_before_they_hear_of_the_end(ada, left, pages):
     ada.questions.pages = pages
     actors: Any = SimpleNamespace(people=ada)
     source: Any = SimpleNamespace(film_last=lambda policy, steps: left.append((policy, steps)))
@@ -208,9 +198,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_a_resumed_run_shows_error_rates_before_its_next_fit(
-    tmp_path: Path, mode: Any, told: list[Any], left: list[tuple[Any, ...]]
-) -> None:
+def test_a_resumed_run_shows_error_rates_before_its_next_fit(tmp_path, mode, told, left):
     preferences = PreferenceSettings(mode=mode, comparisons=20, initial_comparisons=12, rounds=4)
     with ring_in(tmp_path, preferences) as ring:
         found = ring.begin(200).fit.error_rates
@@ -224,9 +212,7 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
         assert told[0].error_rates == found
 
 
-def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(
-    tmp_path: Path, told: list[Any], left: list[tuple[Any, ...]], heard: Heard
-) -> None:
+def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(tmp_path, told, left, heard):
     preferences = PreferenceSettings(comparisons=20, initial_comparisons=12, rounds=4, schedule="constant")
     now, progress = 100.0, list[float]()
     with ring_in(tmp_path, preferences) as ring:

@@ -196,7 +196,6 @@ class TestFilming:
 
     def test_each_clip_has_the_film_of_its_own_frames(self) -> None:
         _, (_, clips, films, _) = self.film()
-        assert clips.fragments is not None
         assert len(films) == len(clips.fragments) >= 3
         assert [film.info.id for film in films] == clips.fragments.ids()
         for fragment, film in zip(clips.fragments.observations, films, strict=True):
@@ -210,7 +209,6 @@ class TestFilming:
     def test_clips_never_cross_an_episode_and_steps_are_exact(self) -> None:
         collector, (_, clips, _, episode) = self.film(steps=103, lengths=(20, 13))
         assert collector.env.steps_in_all == 103
-        assert clips.fragments is not None
         steps = clips.fragments.observations[:, :, 0]
         assert (np.diff(steps, axis=1) == 1).all()
         assert (clips.fragments.starts == steps[:, 0]).all()
@@ -240,8 +238,6 @@ class TestFilming:
     def test_the_policy_acts_alone_and_the_same_number_films_the_same(self) -> None:
         _, (_, one, _, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
         _, (_, other, _, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
-        assert one.fragments is not None
-        assert other.fragments is not None
         assert (one.fragments.actions == 1.0).all()
         assert one.fragments.ids() == other.fragments.ids()
 
@@ -253,7 +249,6 @@ class TestFilming:
         assert [clips.source for clips in parts] == [-2, -3, -4]
         assert [clips.episode_lengths for clips in parts] == [(), (20,), (20,)]
         for clips, starts, first in zip(parts, (range(15), range(14, 36), range(8, 23)), (0, 0, 1), strict=True):
-            assert clips.fragments is not None
             steps, episodes = clips.fragments.observations[:, :, 0], clips.fragments.observations[:, :, 1]
             assert (np.diff(steps, axis=1) == 1).all()
             assert (clips.fragments.starts == steps[:, 0]).all()
@@ -276,9 +271,7 @@ def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
 
 
 @pytest.mark.parametrize(("part", "steps", "rollouts"), [(0, 200, 10), (0, 60, 5), (1, 200, 2)])
-def test_varied_clips_are_of_whole_episodes_one_for_each_mean_length_at_least(
-    part: int, steps: int, rollouts: int
-) -> None:
+def test_varied_clips_are_of_whole_episodes_one_for_each_mean_length_at_least(part, steps, rollouts):
     env: Any = Walk((1000,))
     env.spec = gym.envs.registration.EnvSpec("Walk-v0", max_episode_steps=20)
     _collector(env, varied=True).collect(steps, 2, 0, part=part)

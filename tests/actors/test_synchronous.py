@@ -111,9 +111,7 @@ def test_the_rounds_ask_for_exactly_the_label_budget(undisturbed: Outcome) -> No
     assert undisturbed.env_steps == 200 + 6 * 60
 
 
-def test_each_round_with_answers_makes_a_version_fitted_to_all_of_them_and_one_without_makes_none(
-    undisturbed: Outcome,
-) -> None:
+def test_each_round_with_answers_makes_a_version_fitted_to_all_of_them_and_one_without_makes_none(undisturbed):
     version, answers = 0, 0
     for report, labels in zip(undisturbed.reports, LABELS, strict=True):
         answers += labels
@@ -121,7 +119,6 @@ def test_each_round_with_answers_makes_a_version_fitted_to_all_of_them_and_one_w
             assert report.fit is None
             continue
         version += 1
-        assert report.fit is not None
         assert report.fit.version == version
         assert report.fit.comparisons == answers
         assert report.fit.gradient_steps == (10 if version == 1 else 5)
@@ -162,9 +159,7 @@ def test_a_pool_that_dies_loses_its_clips_and_what_was_due_is_asked_for_later(tm
 
 
 @pytest.mark.parametrize("where", ["where it was", "elsewhere"])
-def test_a_restored_ring_goes_on_bit_for_bit_though_the_store_is_ahead(
-    undisturbed: Outcome, folder: Path, tmp_path: Path, where: str
-) -> None:
+def test_a_restored_ring_goes_on_bit_for_bit_though_the_store_is_ahead(undisturbed, folder, tmp_path, where):
     # As after a crash: the store holds more than the checkpoint, and the same will be asked again.
     if where == "where it was":
         PreferenceStore(folder / "store").copy_to(tmp_path / "store")
@@ -174,9 +169,7 @@ def test_a_restored_ring_goes_on_bit_for_bit_though_the_store_is_ahead(
         _assert_same(_outcome(ring, tmp_path, undisturbed.reports[:CHECKPOINT] + later), undisturbed)
 
 
-def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_for_bit(
-    undisturbed: Outcome, folder: Path, tmp_path: Path
-) -> None:
+def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_for_bit(undisturbed, folder, tmp_path):
     PreferenceStore(folder / "store").copy_to(tmp_path / "store")
 
     _assert_same(_run(tmp_path, begun_after=0), undisturbed)
@@ -190,9 +183,7 @@ def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Ou
     assert {file.suffix for file in files} == {".json", ".npz", ".arrow", ".parquet", ""}
 
 
-def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(
-    undisturbed: Outcome, folder: Path, tmp_path: Path
-) -> None:
+def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(undisturbed, folder, tmp_path):
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.adopt(folder / "checkpoint" / "preferences")
         report = ring.begin(200)
@@ -200,9 +191,7 @@ def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_round
         assert report.fit.gradient_steps == 10 + 5
 
 
-def test_the_pairs_of_labels_that_are_there_are_not_asked_again(
-    undisturbed: Outcome, folder: Path, tmp_path: Path
-) -> None:
+def test_the_pairs_of_labels_that_are_there_are_not_asked_again(undisturbed, folder, tmp_path):
     first = LABELS[0]
     given = PreferenceStore(tmp_path / "given")
     given.commit(undisturbed.comparisons[:first], annotator="ada")  # another annotator: the events' ids don't tell
@@ -216,9 +205,7 @@ def test_the_pairs_of_labels_that_are_there_are_not_asked_again(
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
+def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_them(tmp_path, monkeypatch, mode):
     preferences = dataclasses.replace(PREFERENCES, mode=mode, selection="random")
     executor = LocalExecutor()
     with ring_in(tmp_path, preferences, executor=executor) as ring:
@@ -249,7 +236,6 @@ def test_methods_get_pairs_that_nobody_was_asked_about_and_a_run_with_them_repea
             names = list(zip(unlabelled.left.ids(), unlabelled.right.ids(), strict=True))
             assert len(names) == 40
             assert not asked & {frozenset(pair) for pair in names}
-            assert report.fit is not None
             assert set(report.fit.methods) == {"trusted_share", "flipped_share"}
             rewards.append(ring.newest_reward())
     assert all(np.array_equal(of, rewards[1][name]) for name, of in rewards[0].items())

@@ -4,14 +4,15 @@ The file system is otherwise shared, and with it Python and its packages. Proces
 `ray stop` there ends nothing else; all of them end with the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+import requests
 
 from tests.whole_runs import with_path
 
@@ -71,12 +73,7 @@ def missing() -> str | None:
 
 
 class Host:
-    """One host. It has no network until `connect` gives it one.
-
-    Args:
-        folder: for its files; /mnt on the host.
-        key: the public key of who may log in as root.
-    """
+    """One host, whose files are in `folder`, its /mnt; whoever has `key` may log in as root. `connect` gives it a network."""
 
     def __init__(self, folder: Path, key: str):
         self.folder, self.home = folder, folder / "home"
@@ -188,3 +185,102 @@ def wait(what: Callable[[], Any], within: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "it does not come"
         time.sleep(0.2)
     return found
+
+
+BIN = Path(sys.executable).parent
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at. Below those that the system gives away by itself."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Head:
+    """A head node with a home folder, a token and ports of its own. Its processes may have its dashboard's address in
+    RAY_API_SERVER_ADDRESS, as on nodes set up for people (`names_itself`).
+    """
+
+    def __init__(self, home: Path, cpus: int = 4, *, names_itself: bool = False):
+        self.home = home
+        token = home / ".ray" / "auth_token"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        if not token.exists():
+            token.write_text(secrets.token_hex(32))
+        self.folder = Path(tempfile.mkdtemp(prefix="head", dir="/tmp"))  # a Unix socket's path may have 107 characters
+        gcs, dashboard, agent, agent_grpc, metrics, client = free_ports(6)
+        self.address, self.ray = f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{gcs}"
+        self.dashboard = f"127.0.0.1:{dashboard}"
+        words = [
+            *("start", "--head", "--block", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"),
+            *(f"--port={gcs}", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}"),
+            *(f"--dashboard-agent-grpc-port={agent_grpc}", f"--metrics-export-port={metrics}"),
+            *(f"--ray-client-server-port={client}", f"--temp-dir={self.folder}", f"--num-cpus={cpus}"),
+            *("--object-store-memory=150000000", "--disable-usage-stats"),
+        ]
+        environment = self.environment(**({"RAY_API_SERVER_ADDRESS": self.address} if names_itself else {}))
+        for _ in range(3):  # Ray gives a node 30 s to start, which a busy machine may exceed
+            self.log = (self.folder / "start.log").open("w")
+            self.process = subprocess.Popen(
+                [str(BIN / "ray"), *words], env=environment, stdout=self.log, stderr=subprocess.STDOUT
+            )
+            if self._wait():
+                return
+            self.log.close()
+        raise TimeoutError((self.folder / "start.log").read_text())
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of somebody on this node."""
+        kept = {name: value for name, value in with_path(ROOT).items() if not name.startswith("RAY_")}
+        own = {
+            "HOME": str(self.home),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_worker_niceness": "0",
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "200",
+        }
+        return kept | own | more
+
+    def _wait(self) -> bool:
+        """Whether it has started; false where Ray has given up."""
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            printed = (self.folder / "start.log").read_text()
+            if self.process.poll() is not None:
+                assert "timed out during startup" in printed, printed
+                return False
+            try:
+                token = (self.home / ".ray" / "auth_token").read_text()
+                agents = requests.get(
+                    f"{self.address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}, timeout=5
+                )
+                if agents.status_code == 200 and "Ray runtime started" in printed:
+                    return True
+            except requests.RequestException:
+                pass
+            time.sleep(0.5)
+        raise TimeoutError((self.folder / "start.log").read_text())
+
+    def kill(self) -> None:
+        """End it and all that it started, as when the machine goes down."""
+        family = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
+        for member in family:
+            try:
+                member.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait()
+
+    def close(self) -> None:
+        """End it, and leave nothing behind."""
+        if self.process.poll() is None:
+            self.kill()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)

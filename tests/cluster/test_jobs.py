@@ -1,7 +1,5 @@
 """Jobs on a real head that asks for a token: submitted, followed, stopped, refused, and resumed on another head."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -16,8 +14,7 @@ import requests
 from rlhf_ray.interpret.reward.steps import NAMES
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
-from tests.cluster.head import BIN, Head
-from tests.cluster.hosts import wait
+from tests.cluster.hosts import BIN, Head, wait
 
 SMALL = [
     *("--total-env-steps", "2000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
@@ -76,9 +73,7 @@ def run_of(job: str, home: Path) -> RunFolder:
     return RunFolder(path.parent)
 
 
-def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
-    head: Head, home: Path, tmp_path: Path
-) -> None:
+def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(head, home, tmp_path):
     # As Ray's handbook says, with a folder that is sent along.
     somebody = Somebody(head)
     (tmp_path / "sent_along.py").write_text("import actors, gymnasium\n")
@@ -212,8 +207,6 @@ def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> 
         result = json.loads(run.result.read_text())
         assert (result["env_steps"], result["comparisons"], result["interrupted"]) == (3600, 40, False)
         after = PreferenceStore(run.preferences).load()
-        assert before is not None
-        assert after is not None
         assert set(before.pairs.ids) <= set(after.pairs.ids)
     finally:
         first.close()

@@ -1,6 +1,9 @@
+"""Environments by name: makers, vector environments, unknown names, identity, and the return that counts as learned."""
+
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -12,15 +15,9 @@ from gymnasium.envs.registration import WrapperSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.envs import (
-    EnvCreator,
-    is_natively_vectorised,
-    make_env,
-    make_vector_env,
-    register,
-    steps_together,
-)
+from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
 from rlhf_ray.envs.checked import CheckedVectorEnv
+from rlhf_ray.envs.registry import THRESHOLDS, identity_of, reward_threshold
 
 
 def test_register_is_idempotent() -> None:
@@ -33,7 +30,6 @@ def test_register_is_idempotent() -> None:
 
 def test_makes_gymnasium_ids_with_options() -> None:
     env = make_env("CartPole-v1", max_episode_steps=7)
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 7
     assert make_env("gymnasium:CartPole-v1").observation_space.shape == (4,)
 
@@ -71,9 +67,7 @@ class Otherwise(Together):
 
 
 @pytest.mark.parametrize("kind", [Together, Otherwise])
-def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(
-    kind: type, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(kind, caplog):
     name = f"mine/{kind.__name__}-v0"
     gymnasium.register(name, entry_point=SINGLE, vector_entry_point=kind, max_episode_steps=3)
     assert steps_together(name) is (kind is not Otherwise)
@@ -162,9 +156,7 @@ def of_one_copy(what: str, given: str, own: str, where: str = "step 1") -> str:
         (GYMNASIUM_S, {"additional_wrappers": ADDED}, r"comparing it .* raises Error: .*additional_wrappers.*"),
     ],
 )
-def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so(
-    entry: Any, options: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so(entry, options, said, caplog):
     name = f"mine/{getattr(entry, '__name__', 'Gymnasium')}{''.join(options)}-v0"
     asked = {"entry_point": SINGLE, "max_episode_steps": 7, **options}
     gymnasium.register(name, vector_entry_point=entry, **asked)
@@ -267,7 +259,6 @@ def test_nonsense_names_are_value_errors(name: str) -> None:
 def test_an_unversioned_name_is_the_latest_version() -> None:
     with pytest.warns(UserWarning, match="latest versioned"):
         env = make_env("CartPole")
-    assert env.spec is not None
     assert env.spec.id == "CartPole-v1"
 
 
@@ -280,9 +271,7 @@ def test_num_envs_must_be_positive() -> None:
     ("version", "remedy"),
     [((3, 12), "pip install --no-deps procgen-mirror"), ((3, 13), r"no build .*: use Python 3\.11 or 3\.12")],
 )
-def test_procgen_missing_names_the_remedy(
-    version: tuple[int, int], remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_procgen_missing_names_the_remedy(version, remedy, monkeypatch):
     monkeypatch.setitem(sys.modules, "procgen", None)
     monkeypatch.setattr(sys, "version_info", version)
     with pytest.raises(ImportError, match=remedy):
@@ -294,7 +283,7 @@ def test_procgen_is_imported_late_and_silently() -> None:
     pytest.importorskip("procgen")
     program = (
         "import sys, rlhf_ray.envs as e; assert not {'procgen', 'gym', 'ray'} & sys.modules.keys();"
-        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gym.spaces.Discrete(2)"
+        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gymnasium.spaces.Discrete(2)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -320,3 +309,61 @@ def test_a_class_of_the_script_itself_is_known_where_the_environment_is_made(mon
     env = cloudpickle.loads(taken_along)({})
     assert env.spec.max_episode_steps == 7
     assert isinstance(env.unwrapped, PendulumEnv)
+
+
+def an_env(pays: float, file: Path) -> type[gymnasium.Env]:
+    class World(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+        def __init__(self, goal: int = 0) -> None:
+            self.goal, self.level = goal, file.read_text()
+
+        def reset(self, *, seed=None, options=None):
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), pays * (action == self.goal), True, False, {}
+
+    return World
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    (tmp_path / "level").write_text("wall")
+
+    def remade(pays=1.0, **options):
+        monkeypatch.delitem(gymnasium.registry, "Own-v0", raising=False)
+        gymnasium.register("Own-v0", an_env(pays, tmp_path / "level"), kwargs=options)
+        return identity_of("Own-v0")
+
+    return remade
+
+
+def test_an_environment_is_its_code_its_options_and_its_files(found, tmp_path):
+    first = found()
+    assert found() == first
+    others = [found(pays=7.0), found(goal=1)]
+    (tmp_path / "level").write_text("door")
+    others.append(found())
+    assert len({first, *others}) == 4
+
+
+def test_installed_environments_are_their_names():
+    assert identity_of("CartPole-v1") == identity_of("CartPole-v1") != identity_of("Pendulum-v1")
+    assert identity_of("NoSuch-v0") == "NoSuch-v0"
+    assert identity_of(None) == ""
+
+
+def test_a_threshold_is_the_one_that_the_environment_is_registered_with() -> None:
+    assert reward_threshold("CartPole-v1") == gymnasium.spec("CartPole-v1").reward_threshold == 475.0
+    assert reward_threshold("any_module:CartPole-v1") == 475.0
+    assert reward_threshold("Pendulum-v1") == -250.0
+    assert reward_threshold("rlhf_ray/CartPoleFixed-v0") == 475.0
+    for none in ("fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "procgen/coinrun-easy", "Nothing-v0", "module:"):
+        assert reward_threshold(none) is None
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_only_environments_without_one_are_listed(name: str) -> None:
+    register()
+    assert gymnasium.spec(name).reward_threshold is None

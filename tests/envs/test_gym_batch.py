@@ -1,7 +1,5 @@
 """Any gymnasium environment as a batch: exact states without pickle, copies that stand still, and one line if it can't."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Any
 
@@ -213,9 +211,7 @@ def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
         ("edited", KeyError("paint"), r"edit\('paint'\) raises KeyError"),
     ],
 )
-def test_what_an_environment_says_wrongly_and_an_edit_that_fails_are_named(
-    what: str, value: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_environment_says_wrongly_and_an_edit_that_fails_are_named(what, value, message, tells, monkeypatch):
     monkeypatch.setattr(Tells, what, staticmethod(value) if callable(value) else value)
     with pytest.raises(FaultyEnvironmentError, match=message):  # noqa: PT012 - one of them
         tells.describe()

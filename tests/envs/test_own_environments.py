@@ -1,20 +1,26 @@
-"""CartPoleFixed, AcrobotFixed, MovingDot, Pendulum: physics, rewards and pictures. What holds for all: test_conformance.py."""
+"""Environments of ours, Atari, ``fixed/ID`` and seals. What holds for all: test_conformance.py."""
 
-from __future__ import annotations
-
+import itertools
 import math
+import sys
 import warnings
 from typing import Any
 
 import gymnasium
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.envs import make_env, make_vector_env
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.envs import check_spaces, make_env, make_vector_env
+from rlhf_ray.envs.fixed_horizon import FixedHorizon
 from rlhf_ray.envs.moving_dot import MovingDot
+from tests.envs.worlds import Gives
 
 CARTPOLE, ACROBOT, DOT = (f"rlhf_ray/{name}-v0" for name in ("CartPoleFixed", "AcrobotFixed", "MovingDot"))
 
@@ -148,3 +154,277 @@ def test_steps_need_a_reset_first() -> None:
     envs: Any = make_vector_env("Pendulum-v1", 2)
     with pytest.raises(ResetNeeded):
         envs.unwrapped.step(np.zeros((2, 1), np.float32))
+
+
+STAY, RIGHT, LEFT = 0, 2, 3
+
+
+def play(env: Any, actions: Any, seed: int) -> tuple[list[Any], list[float]]:
+    observation, _ = env.reset(seed=seed)
+    seen, rewards = [observation], []
+    for action in actions:
+        observation, reward, terminated, truncated, _ = env.step(int(action))
+        assert not terminated
+        seen.append(observation)
+        rewards.append(reward)
+        if truncated:
+            break
+    return seen, rewards
+
+
+@pytest.fixture
+def pong() -> Any:
+    pytest.importorskip("ale_py")
+    env = make_env("rlhf_ray/Pong-v0", render_mode="rgb_array")
+    yield env
+    env.close()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.slow
+def test_an_episode_is_2000_steps_of_small_grey_images_over_several_games(pong: Any) -> None:
+    assert is_image(pong.observation_space)
+    seen, rewards = play(pong, np.full(3000, STAY), seed=0)
+    assert len(rewards) == 2000
+    assert set(rewards) == {0.0, -1.0}
+    assert sum(rewards) < -21  # a game is lost with 21 points, and the next one began
+    assert all(pong.observation_space.contains(observation) for observation in seen[:10])
+    for before, after in itertools.pairwise(seen[:50]):
+        np.testing.assert_array_equal(before[..., 1:], after[..., :-1])
+
+
+def test_the_score_cannot_be_read(pong: Any) -> None:
+    seen, _ = play(pong, np.full(600, STAY), seed=0)
+    assert max(int(observation[:8].max()) for observation in seen) == 0
+    assert seen[-1][8:].max() > 0
+    assert pong.render()[:22].max() == 0
+    assert pong.render().shape == (210, 160, 3)
+
+
+def test_a_seed_says_it_all_and_another_says_something_else(pong: Any) -> None:
+    actions = np.random.default_rng(0).integers(6, size=200)
+    first, again, other = (play(pong, actions, seed)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_actions_move_the_paddle(pong: Any) -> None:
+    up, down = (play(pong, np.full(30, action), seed=0)[0][-1][..., -1] for action in (RIGHT, LEFT))
+    assert not np.array_equal(up[:, 70:], down[:, 70:])
+
+
+def test_pong_has_no_sticky_actions_and_other_games_what_their_id_says(pong: Any) -> None:
+    sticky = [env.unwrapped.ale.getFloat("repeat_action_probability") for env in (pong, make_env("ALE/Pong-v5"))]
+    assert sticky == [0.0, 0.25]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "actions"), [("ALE/Breakout-v5", 4), pytest.param("ALE/MsPacman-v5", 9, marks=pytest.mark.soak)]
+)
+def test_any_game_is_preprocessed_and_the_next_one_begins_in_the_same_episode(name: str, actions: int) -> None:
+    pytest.importorskip("ale_py")
+    env = make_env(name, render_mode="rgb_array")
+    assert (env.observation_space.shape, env.observation_space.dtype) == ((84, 84, 4), np.uint8)
+    assert isinstance(env.action_space, gymnasium.spaces.Discrete)
+    assert env.action_space.n == actions
+    assert env.spec.max_episode_steps == 2000
+    rng = np.random.default_rng(0)
+    observation, info = env.reset(seed=0)
+    frames, points, games, ended = info["episode_frame_number"], 0.0, 1, False
+    assert 1 <= frames <= 30  # of doing nothing
+    steps = 0
+    while not ended:
+        observation, reward, terminated, ended, info = env.step(int(rng.integers(actions)))
+        assert not terminated
+        games += info["lives"] == 0
+        points, steps = points + float(reward), steps + 1
+        if steps == 1:
+            assert info["episode_frame_number"] == frames + 4
+    assert (steps, games > 1, points > 0) == (2000, True, True)
+    assert env.observation_space.contains(observation)
+    screen: Any = env.render()
+    assert (screen.shape, screen.dtype) == ((210, 160, 3), np.uint8)
+    assert env.metadata["render_fps"] == 15
+    env.close()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", ["rlhf_ray/Pong-v0", "ALE/Breakout-v5"])
+@pytest.mark.parametrize("module", ["ale_py", "cv2"])
+def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, name: str, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"^{name} needs ale-py and OpenCV: pip install 'rlhf-ray\[atari\]'.$"):
+        make_env(name)
+
+
+def test_another_game_is_refused_with_the_nearest_and_fixed_with_a_reason() -> None:
+    pytest.importorskip("ale_py")
+    with pytest.raises(ValueError, match=r"no environment 'ALE/Brekout-v5'. The closest names are ALE/Breakout-v5"):
+        make_env("ALE/Brekout-v5")
+    with pytest.raises(ValueError, match="already have a fixed length"):
+        make_env("fixed/ALE/Breakout-v5")
+
+
+def test_enduros_dashboard_cannot_be_read() -> None:
+    pytest.importorskip("ale_py")
+    env = make_env("rlhf_ray/Enduro-v0", render_mode="rgb_array")
+    plain = make_env("ALE/Enduro-v5", render_mode="rgb_array", repeat_action_probability=0.0)
+    ours, theirs = (play(each, np.full(60, 1), seed=0)[0][-1] for each in (env, plain))
+    assert theirs[64:].max() > 0
+    assert ours[64:].max() == 0
+    assert np.array_equal(ours[:64], theirs[:64])  # the road is all there
+    assert env.render()[160:].max() == 0  # type: ignore[index]
+
+
+def test_any_part_of_any_game_can_be_blacked_out() -> None:
+    pytest.importorskip("ale_py")
+    blanked, plain = (make_env("ALE/Breakout-v5", **options) for options in ({"blanked": [(0, 17, 40, 160)]}, {}))
+    hidden, seen = (env.reset(seed=0)[0] for env in (blanked, plain))
+    changed = np.argwhere((hidden != seen).any(-1))
+    assert (changed[:, 0].max() < 7, changed[:, 1].min() >= 21) == (True, True)  # 84 of 210 rows, 84 of 160 columns
+    assert hidden[:7, 21:].max() == 0
+    with pytest.raises(SettingError, match=r"blanked is \(0, 0, 0, 160\); it must be \(top, bottom, left, right\)"):
+        make_env("ALE/Breakout-v5", blanked=[(0, 0, 0, 160)])
+
+
+@pytest.mark.parametrize("robot", ["Hopper", "Walker2d", pytest.param("Humanoid", marks=pytest.mark.soak)])
+def test_a_fallen_robot_goes_on_and_earns_nothing_for_standing(robot: str) -> None:
+    pytest.importorskip("mujoco")
+    env: Any = make_env(f"rlhf_ray/{robot}Fixed-v0")
+    env.reset(seed=0)
+    steps = [env.step(env.action_space.high) for _ in range(1000)]
+    assert [ends for _, _, *ends, _ in steps] == [[False, False]] * 999 + [[False, True]]
+    assert steps[0][4]["reward_survive"] > 0 == steps[-1][4]["reward_survive"]
+
+
+def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
+    env, plain = make_env("fixed/CartPole-v1"), make_env("CartPole-v1")
+    for seed in (0, 1):
+        observation, _ = env.reset(seed=seed)
+        plain.reset(seed=seed)
+        over, total, steps = False, 0.0, 0
+        while True:
+            seen, reward, terminated, truncated, _ = env.step(1)
+            steps, total = steps + 1, total + reward
+            assert not terminated
+            if over:
+                assert (reward, (seen == observation).all()) == (0.0, True)
+            else:
+                observation, same, over, _, _ = plain.step(1)
+                assert (reward, (seen == observation).all()) == (same, True)
+            if truncated:
+                break
+        assert (steps, over) == (500, True)
+        assert total < 15
+    assert env.spec.max_episode_steps == 500
+
+
+BOX, THREE = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3, start=1)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Dict(a=BOX, b=gym.spaces.Tuple((THREE, gym.spaces.Dict(c=BOX)))),
+        gym.spaces.Tuple((BOX, THREE)),
+        THREE,
+        gym.spaces.MultiBinary(4),
+        gym.spaces.MultiDiscrete([2, 5]),
+        gym.spaces.Text(3),
+        BOX,
+    ],
+    ids=str,
+)
+def test_the_last_observation_of_any_space_is_repeated_as_it_was(space: gym.Space[Any]) -> None:
+    def sampled(step: int) -> Any:
+        if not step:
+            space.seed(0)
+        return space.sample()
+
+    env = TimeLimit(FixedHorizon(Gives(space, sampled, last=3)), 8)
+    env.reset()
+    steps = [env.step(0) for _ in range(8)]
+    last = repr(steps[2][0])
+    assert repr(steps[1][0]) != last
+    for seen, *_ in steps[3:]:
+        assert repr(seen) == last
+        assert space.contains(seen)
+        if isinstance(seen, np.ndarray):
+            seen[:] = 0  # what a user does to one leaves the others as they are
+
+
+def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix() -> None:
+    class Pays(CartPoleEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *others = super().step(action)
+            return observation, np.array([reward]), *others
+
+    pays: Any = Pays
+    gym.register("tests/Pays-v0", pays, max_episode_steps=5)
+    for name in ("tests/Pays-v0", "fixed/tests/Pays-v0"):
+        env = make_env(name)
+        env.reset(seed=0)
+        reward = env.step(0)[1]
+        assert (type(reward), reward) == (float, 1.0)
+
+
+def test_several_copies_begin_anew_together() -> None:
+    env = make_vector_env("fixed/CartPole-v1", 2)
+    env.reset(seed=0)
+    for _ in range(499):
+        *_, truncated, _ = env.step(np.array([1, 0]))
+        assert not truncated.any()
+    assert env.step(np.array([1, 0]))[3].all()
+
+
+def test_what_has_no_time_limit_and_what_is_of_a_module_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a module"):
+        make_env("fixed/some_module:CartPole-v1")
+    with pytest.raises(ValueError, match="no environment 'CartPol-v1'"):
+        make_env("fixed/CartPol-v1")
+
+
+def test_imitations_absorbing_wrapper_does_the_same_with_the_last_observation() -> None:
+    util = pytest.importorskip("seals.util")
+    theirs, ours = util.AbsorbAfterDoneWrapper(make_env("CartPole-v1")), make_env("fixed/CartPole-v1")
+    same, seen = theirs.reset(seed=3)[0], ours.reset(seed=3)[0]
+    for _ in range(100):
+        assert np.array_equal(seen, same)
+        same, their_reward, *_ = theirs.step(1)
+        seen, reward, *_ = ours.step(1)
+        assert reward == their_reward
+
+
+ROBOTS = [
+    "Hopper",
+    "Swimmer",
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("Ant", "HalfCheetah", "Humanoid", "Walker2d")),
+]
+
+
+@pytest.mark.parametrize(("name", "steps"), [("seals/CartPole-v0", 500), ("seals/MountainCar-v0", 200)])
+def test_seals_classic_control_has_episodes_of_one_length(name: str, steps: int) -> None:
+    pytest.importorskip("seals")
+    env = make_env(name)
+    check_spaces(env.observation_space, env.action_space, name)
+    env.reset(seed=0)
+    ends = [env.step(0)[2:4] for _ in range(steps)]
+    assert ends == [(False, False)] * (steps - 1) + [(False, True)]
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_seals_robots_are_made_by_their_ids(robot: str) -> None:
+    pytest.importorskip("seals")
+    pytest.importorskip("mujoco")
+    env = make_env(f"seals/{robot}-v1")
+    check_spaces(env.observation_space, env.action_space, robot)
+    assert env.spec.max_episode_steps == 1000
+    seen, _ = env.reset(seed=0)
+    assert np.array_equal(seen[: env.unwrapped.model.nq], env.unwrapped.data.qpos)  # type: ignore[attr-defined]
+    ends = [env.step(env.action_space.high)[2] for _ in range(100)]  # type: ignore[attr-defined]
+    assert not any(ends)  # not even after a fall
+
+
+def test_without_seals_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "seals", None)
+    with pytest.raises(ImportError, match=r"^seals/CartPole-v0 needs seals: pip install seals"):
+        make_env("seals/CartPole-v0")

@@ -1,14 +1,11 @@
 """Copies in processes of their own step as those in one process do, also of simulators of which a process can have one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -142,9 +139,7 @@ os.kill(os.getpid(), signal.SIGKILL) if sys.argv[2] == "kill" else envs.close()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "end"), [("fixed/Own-v0", "stop"), ("Own-v0", "kill")])
-def test_an_environment_of_a_script_works_and_its_processes_end_with_it_alone(
-    name: str, end: str, tmp_path: Path
-) -> None:
+def test_an_environment_of_a_script_works_and_its_processes_end_with_it_alone(name, end, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     words = [sys.executable, str(tmp_path / "script.py"), name, end]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, start_new_session=True)
@@ -214,9 +209,7 @@ def played(env: gym.Env[Any, Any]) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_other_copies_are_in_processes_of_their_own_and_the_same(
-    simulator: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_copies_are_in_processes_of_their_own_and_the_same(simulator, caplog):
     first = make_env(simulator, render_mode="rgb_array")
     expected = played(first)
     first.close()  # type: ignore[no-untyped-call]

@@ -1,7 +1,5 @@
 """Procgen as a batch: levels by seed as procgen draws them, exact states, and edits that change what they say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

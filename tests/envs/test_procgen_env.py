@@ -132,12 +132,6 @@ def test_a_truncated_episode_ends_in_its_true_last_frame() -> None:
             _assert_like_untouched_procgen("starpilot", "easy", episode, cut=True)
 
 
-def test_episodes_may_be_longer_than_procgens() -> None:
-    envs = ProcgenVectorEnv("leaper", "easy", num_envs=1, max_episode_steps=700)
-    ((episode,),) = _roll(envs, 0, np.full((700, 1), STAY))
-    assert (len(episode.actions), episode.truncated) == (700, True)
-
-
 def test_a_seed_makes_everything_reproducible() -> None:
     actions = _random_actions(200, 3)
     envs = ProcgenVectorEnv("starpilot", "easy", num_envs=3)

@@ -13,7 +13,6 @@ from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 from tests.browsers import chromium
-from tests.labelling.at_the_app import enter
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, Served, served
 from tests.labelling.office import Office
@@ -108,6 +107,13 @@ def visit(browser: Browser, context: BrowserContext, site: Served) -> Iterator[C
         context.pages[0].remove_listener("pageerror", pageerror)
         context.pages[0].remove_listener("console", console)
     assert not wrong
+
+
+def enter(app: Any, sessions: Sessions, name: str) -> TestClient:
+    """A client with the session of this annotator."""
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    assert client.post("/api/session", json={"token": sessions.people[name].token}).json()["name"] == name
+    return client
 
 
 @pytest.fixture

@@ -67,13 +67,8 @@ class Leased:
 
 @dataclass
 class FakeDesk:
-    """Keeps everything in public attributes, for tests to look at and to break.
-
-    Attributes:
-        pairs: how many questions there are.
-        fail_answers: the next so many answers raise OSError.
-        told: what `progress` tells, over what it would.
-        doubted, reviews: answers to look at again, and who said what of which.
+    """Keeps everything in public attributes, for tests to look at and to break: the next `fail_answers` answers raise OSError,
+    and `progress` tells what is in `told` over what it would.
     """
 
     pairs: int = 200
@@ -90,7 +85,6 @@ class FakeDesk:
     leases: dict[str, Leased] = field(default_factory=dict)
     sheets: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
     ended: bool = False
     closed: list[str] = field(default_factory=list)
     heard_the_end: set[str | None] = field(default_factory=set)
@@ -112,7 +106,6 @@ class FakeDesk:
     def show(self, annotator: str, pair: int) -> ShownQuestion:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
         question = ShownQuestion(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
-        self.known.add(question.lease)
         self.leases[question.lease] = Leased(annotator, question, pair, time.monotonic() + LEASE_S)
         return question
 
@@ -120,7 +113,7 @@ class FakeDesk:
         self, annotator: str, count: int, holding: Sequence[str], page: str | None = None
     ) -> list[ShownQuestion]:
         self.calls += 1
-        await self.renew(annotator, [lease for lease in holding if lease in self.known])
+        await self.renew(annotator, holding)
         most = 0 if self.ended else min(count, len(self.open))
         return [self.show(annotator, self.open.popleft()) for _ in range(most)]
 
@@ -216,20 +209,13 @@ class FakeDesk:
         return {"ended": self.ended, "over": "Done. Thank you! You can close this page." if self.ended else None}
 
     async def statistics(self) -> dict[str, Any]:
-        rows = []
-        for values in ANNOTATORS:
-            one = dict(zip(COLUMNS, values, strict=True))
+        rows: list[dict[str, Any]] = [dict(zip(COLUMNS, values, strict=True)) for values in ANNOTATORS]
+        for one in rows:
             caught = one["catch_accuracy"] is not None
-            counts = {"catches": 12 * caught, "catch_accuracy_of": 9 * caught, "self_consistency_of": 3 * caught}
-            shares = {
-                "ties": 0.08,
-                "self_consistency": 0.9 if caught else None,
-                "agreement_of": 14,
-                "mostly_equal": False,
-            }
-            skipped = {"skips": one["labels"] // 20, "incomparable": one["labels"] // 40}
-            judged = {"one_sided": one["left_share"] > 0.7, "weight": self.weights.get(one["name"], 1.0)}
-            rows.append(one | counts | shares | skipped | judged)
+            one |= {"catches": 12 * caught, "catch_accuracy_of": 9 * caught, "self_consistency_of": 3 * caught}
+            one |= {"ties": 0.08, "self_consistency": 0.9 if caught else None, "agreement_of": 14}
+            one |= {"skips": one["labels"] // 20, "incomparable": one["labels"] // 40, "mostly_equal": False}
+            one |= {"one_sided": one["left_share"] > 0.7, "weight": self.weights.get(one["name"], 1.0)}
         shared = {"shared_pairs": 40, "alpha": 0.71, "alpha_words": "good enough for tentative conclusions"}
         return {"labels": 436, **shared, "raw_agreement": 0.86, "chance_agreement": 0.52, "annotators": rows}
 
@@ -242,11 +228,7 @@ class FakeDesk:
 
 @dataclass
 class Served:
-    """The page on its port.
-
-    Attributes:
-        proxy: what stands between browser and server says instead of the server, by path; None for nothing.
-    """
+    """The page on its port. What stands between browser and server, `proxy`, says something instead, by path; None for nothing."""
 
     url: str
     desk: FakeDesk

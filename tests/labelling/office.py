@@ -34,12 +34,10 @@ class Broken(LocalStore):
     """A store whose disk takes nothing while ``broken``, and whatever it takes ``delay`` seconds late."""
 
     broken = False
-    recorded = 0
     delay = 0.0
 
     async def call(self, method: Any, *arguments: Any, **keywords: Any) -> Any:
         if method is PreferenceStore.record:
-            self.recorded += 1
             await asyncio.sleep(self.delay)
             if self.broken:
                 raise OSError("no space left on device")

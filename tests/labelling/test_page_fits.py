@@ -84,22 +84,6 @@ def test_long_instructions_are_cut_off_until_they_are_asked_for(visit):
     assert not page.evaluate(whole)
 
 
-def test_a_tablets_cards_are_full_and_a_large_screens_clips_are_large(visit):
-    page = visit()
-    page.wait_for_selector("#episode:not([hidden])")
-    size(page, (768, 1024))
-    empty = page.evaluate(
-        """[...document.querySelectorAll("aside .card")].map((card) =>
-            card.getBoundingClientRect().bottom - card.lastElementChild.getBoundingClientRect().bottom)"""
-    )
-    assert len(empty) == 2
-    assert max(empty) < 40
-    size(page, (2560, 1440))
-    width = page.locator("#left").bounding_box()["width"]
-    assert width >= 900
-    assert width % 64 == 0
-
-
 @pytest.mark.parametrize(("zoom", "width"), [(3, 192), (99, None)])
 def test_clips_have_the_zoom_of_the_settings_if_there_is_room(visit, desk, zoom, width):
     desk.zoom = zoom

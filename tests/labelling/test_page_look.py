@@ -1,6 +1,7 @@
-"""What the pages look like in a real browser: exact frames, phones, less motion, no mouse, and who can read them."""
+"""What the pages look like in a real browser: exact frames, phones, less motion; and the keys of other keyboards."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from tests.labelling.at_the_page import (
     pixels,
     press,
     swipe,
-    wait_fetched_ahead,
     wait_for_pair,
     wait_saved,
     wait_until,
@@ -104,16 +104,8 @@ def assert_whole_pixels(page):
         assert rendering == "pixelated"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device_scale_factor": 1.25},
-        # In `make test`, the phone's test asks the same, and test_page_fits of a large screen.
-        pytest.param({"viewport": {"width": 1234, "height": 777}}, marks=pytest.mark.soak),
-    ],
-)
-def test_image_observations_grow_by_whole_pixels(visit, options):
-    assert_whole_pixels(visit(**options))
+def test_image_observations_grow_by_whole_pixels(visit):
+    assert_whole_pixels(visit(device_scale_factor=1.25))
 
 
 @pytest.mark.slow
@@ -195,15 +187,7 @@ def assert_accessible(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scheme", "screen"),
-    [
-        ("light", {}),
-        ("dark", PHONE),
-        pytest.param("dark", {}, marks=pytest.mark.soak),
-        pytest.param("light", PHONE, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "screen"), [("light", {}), ("dark", PHONE)])
 def test_accessibility(visit, site, desk, scheme, screen):
     page = visit(color_scheme=scheme, **screen)
     page.wait_for_selector("#episode:not([hidden])")
@@ -220,43 +204,18 @@ def test_accessibility(visit, site, desk, scheme, screen):
     assert_accessible(page)
 
 
-@pytest.mark.slow
-def test_the_next_pair_is_drawn_in_the_frame_after_the_answer(visit, desk):
-    page = visit()
-    wait_fetched_ahead(page, desk)
-    page.evaluate(
-        """() => {
-            window.seen = [];
-            addEventListener("keydown", () => {
-                const { lease } = document.querySelector("#pair").dataset;
-                // Ours runs before the page's listener; the first frame after both draws what that changed.
-                requestAnimationFrame(() => {
-                    const { state, lease: next } = document.querySelector("#pair").dataset;
-                    window.seen.push([state, next !== lease]);
-                });
-            }, { capture: true });
-        }"""
-    )
-    for _ in range(9):
-        wait_fetched_ahead(page, desk, 1)
-        press(page, "ArrowLeft")
-    assert page.evaluate("window.seen") == [["asking", True]] * 9
-
-
 def test_instructions_are_text(visit):
     page = visit()
     expect(page.locator("#instructions")).to_contain_text("<b>Colour does not matter.</b>")
     assert page.locator("#instructions b").count() == 0
 
 
-def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
+def test_the_agent_plays_beside_the_clips(visit, desk):
     desk.episode_ended = False
     page = visit()
     expect(page.locator("#episode-text")).to_contain_text("; its first 90 steps.")
-
-
-def test_the_agent_plays_beside_the_clips(visit):
-    page = visit()
+    desk.episode_ended = True
+    page.reload()
     expect(page.locator("#episode-text")).to_have_text("Filmed after 12,288 environment steps; 90 steps long.")
     canvas = page.locator("#episode-canvas")
     before = canvas.get_attribute("data-frame")
@@ -292,3 +251,104 @@ def test_statistics_and_the_owners_weights(visit, desk):
     expect(other.locator("#people tr")).to_have_count(1)  # their own
     expect(other.locator("#figures")).not_to_contain_text("Krippendorff")
     assert other.locator("#people input").count() == 0
+
+
+SHIFT, CTRL, ALT = 8, 2, 1
+"""Chromium's modifiers."""
+MEANS = {
+    # layout and key: (what it types, its place, modifiers), what it means
+    "US !": (("!", "Digit1", SHIFT), None),
+    "AZERTY 1": (("&", "Digit1", 0), "left"),
+    "AZERTY 2 with Shift": (("2", "Digit2", SHIFT), "right"),
+    "AZERTY z": (("z", "KeyW", 0), "undo"),
+    "AZERTY dead ^": (("Dead", "BracketLeft", 0), "slower"),
+    "Czech 1": (("+", "Digit1", 0), "left"),
+    "QWERTZ z": (("z", "KeyY", 0), "undo"),
+    "German [ on Linux": (("[", "Digit8", 0), "slower"),
+    "German ] on Windows": (("]", "Digit9", CTRL | ALT), "faster"),
+    "German ü": (("ü", "BracketLeft", 0), "slower"),
+    "Turkish-F q": (("q", "BracketLeft", 0), None),
+    "Dvorak s": (("s", "Semicolon", 0), "skip"),
+    "Russian ч": (("ч", "KeyX", 0), "incomparable"),
+    "Russian Ы": (("Ы", "KeyS", SHIFT), "skip"),
+    "Arabic ١": (("١", "Digit1", 0), "left"),
+    "Persian numpad ۲": (("۲", "Numpad2", 0), "right"),
+    "numpad 4 without NumLock": (("ArrowLeft", "Numpad4", 0), "left"),
+    "numpad 1 without NumLock": (("End", "Numpad1", 0), None),
+    "Japanese full-width ｘ": (("ｘ", "KeyX", 0), "incomparable"),
+    "an input method": (("Process", "KeyR", 0), "restart"),
+    "Caps Lock F": (("F", "KeyF", 0), "flag"),
+    "Alt and f, a menu": (("f", "KeyF", ALT), None),
+    "Alt and ←, back": (("ArrowLeft", "ArrowLeft", ALT), None),
+    "Ctrl and r, reload": (("r", "KeyR", CTRL), None),
+    "Ctrl and ч, cut": (("ч", "KeyX", CTRL), None),
+    "Option and s on a Mac": (("ß", "KeyS", ALT), None),
+}
+
+
+def test_what_the_keys_of_other_keyboards_mean(visit):
+    """Of the page's own code, as fast as it goes: an answer each would take a pair each."""
+    page = visit()
+    presses = [press for press, _ in MEANS.values()]
+    meant = page.evaluate(
+        """async (presses) => {
+            const { namesOf } = await import("/static/keyboard.js");
+            const { ACTIONS } = await import("/static/keys.js");
+            return presses.map(([key, code, modifiers]) => {
+                const held = { altKey: !!(modifiers & 1), ctrlKey: !!(modifiers & 2), shiftKey: !!(modifiers & 8) };
+                const names = namesOf(new KeyboardEvent("keydown", { key, code, ...held }));
+                const found = names.map((name) => Object.keys(ACTIONS).find((action) => ACTIONS[action].keys.includes(name)));
+                return found.find(Boolean) ?? null;
+            });
+        }""",
+        presses,
+    )
+    assert dict(zip(MEANS, meant, strict=True)) == {layout: means for layout, (_, means) in MEANS.items()}
+    altgr = """async () => (await import("/static/keyboard.js")).namesOf(
+        new KeyboardEvent("keydown", { key: "[", code: "Digit8", modifierAltGraph: true }))"""
+    assert page.evaluate(altgr) == ["["]
+
+
+@pytest.fixture
+def typing(visit: Any) -> Any:
+    page = visit()
+    keyboard = page.context.new_cdp_session(page)
+
+    def press(key: str, code: str, modifiers: int = 0) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        keyboard.send(
+            "Input.dispatchKeyEvent", {"type": "keyDown", "key": key, "code": code, "modifiers": modifiers, **text}
+        )
+        keyboard.send("Input.dispatchKeyEvent", {"type": "keyUp", "key": key, "code": code, "modifiers": modifiers})
+
+    page.type_key = press
+    return page
+
+
+def test_answers_from_other_keyboards(typing, desk):
+    page = typing
+    for key, code in (("ы", "KeyS"), ("&", "Digit1"), ("Process", "KeyX"), ("ｆ", "KeyF")):
+        answer(page, lambda key=key, code=code: page.type_key(key, code))
+    page.type_key("Dead", "BracketLeft")
+    expect(page.locator("#speed")).to_have_text("0.75×")
+    page.type_key("]", "Digit9", CTRL | ALT)
+    expect(page.locator("#speed")).to_have_text("1×")
+    wait_saved(page)
+    assert [(given.answer, given.key) for _, given, _ in desk.answers] == [
+        ("skip", "ы"), ("left", "&"), ("incomparable", "x"), ("flag", "f")
+    ]  # fmt: skip
+
+
+def test_keys_of_another_keyboard_can_be_chosen(typing, desk):
+    page = typing
+    page.type_key("?", "Digit7", SHIFT)
+    page.locator("[data-for=right]").click()
+    page.type_key("AltGraph", "AltRight")  # alone it is no key to choose
+    expect(page.locator("[data-for=right]")).to_have_text("press a key …")
+    page.type_key("ж", "Semicolon")
+    expect(page.locator("[data-for=right]")).to_have_text("ж or →")
+    page.keyboard.press("Escape")
+    answer(page, lambda: page.type_key("Ж", "Semicolon", SHIFT))
+    press(page, "ArrowRight")
+    wait_saved(page)
+    assert [given.answer for _, given, _ in desk.answers] == ["right", "right"]

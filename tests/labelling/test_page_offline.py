@@ -1,6 +1,5 @@
 """The labelling page with a network, a proxy or a server that fails: what was answered is kept, and the page goes on."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tests.labelling.at_the_page import press, wait_fetched_ahead, wait_for_pair, wait_saved
-from tests.labelling.fake_desk import FakeDesk, changed
+from tests.labelling.fake_desk import changed
 
 
 @pytest.mark.slow
@@ -108,31 +107,6 @@ def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
     assert [given.answer for _, given, _ in desk.answers] == ["left", "right"]
     assert desk.answers[1][1].lease == lease
     assert not desk.undone
-
-
-@pytest.mark.slow
-def test_the_page_may_fall_silent_and_come_back(visit, desk, monkeypatch):
-    """A server that answers slowly blocks nobody: the next pair does not wait for the last answer."""
-    page = visit()
-    wait_fetched_ahead(page, desk)
-    gate = threading.Event()
-    answer = FakeDesk.answer
-
-    async def slow(self: FakeDesk, annotator: str, given: Any) -> None:
-        import asyncio
-
-        while not gate.is_set():
-            await asyncio.sleep(0.01)
-        await answer(self, annotator, given)
-
-    monkeypatch.setattr(FakeDesk, "answer", slow)
-    for _ in range(3):
-        press(page, "ArrowLeft")
-    expect(page.locator("#saved")).to_have_text("Saving 3 …")
-    assert not desk.answers
-    gate.set()
-    wait_saved(page)
-    assert len(desk.answers) == 3
 
 
 def test_a_film_that_is_not_to_be_had_stops_nobody(visit, desk):

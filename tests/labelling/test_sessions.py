@@ -12,11 +12,6 @@ from rlhf_ray.labelling.sessions import LASTS_S, LONGEST_NAME, Person, Sessions,
 from rlhf_ray.settings import LabellingSettings
 
 
-@pytest.fixture
-def sessions() -> Sessions:
-    return Sessions.create(["ada", "grace"])
-
-
 def test_a_token_is_exchanged_for_its_person_and_no_other(sessions):
     ada, grace = sessions.people["ada"], sessions.people["grace"]
     assert sessions.exchange(ada.token) == ada

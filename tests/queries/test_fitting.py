@@ -1,7 +1,5 @@
 """Fitting without a run: from a preference store to a reward model's folder."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
@@ -87,7 +85,6 @@ def test_surf_gets_pairs_that_nobody_was_asked_about(tmp_path: Path, monkeypatch
         fit(store, VECTORS, FORCES, of, updates=1, seed=4)
     assert given[0] is None
     labelled = PreferenceStore(store).load()
-    assert labelled is not None
     pairs, asked = given[1], labelled.pairs
     both = [*asked.left.ids(), *asked.right.ids()]
     assert len(pairs) == len(set(pairs.ids)) == 24 * 23 // 2 - 12  # all pairs of the fragments but those with an answer
@@ -100,7 +97,6 @@ def test_surf_gets_pairs_that_nobody_was_asked_about(tmp_path: Path, monkeypatch
 def test_without_spaces_it_makes_them_from_the_fragments(tmp_path: Path) -> None:
     reward, _ = fit(labels(tmp_path / "forces"), settings=SETTINGS, updates=3)
     held = PreferenceStore(tmp_path / "forces").load()
-    assert held is not None
     largest = max(np.abs(side.actions).max() for side in (held.pairs.left, held.pairs.right))
     assert reward.action_space == gym.spaces.Box(-largest, largest, (2,), np.float32)
     assert reward.observation_space == gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -118,9 +114,7 @@ def test_actions_that_are_none_of_the_environments_are_one_line(tmp_path: Path) 
         fit(store, VECTORS, gym.spaces.Discrete(3))
 
 
-def test_a_reward_of_actions_that_are_all_the_same_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reward_of_actions_that_are_all_the_same_is_warned_of(tmp_path, caplog):
     found = some_comparisons(20, 6, seed=1)
     clips = [
         dataclasses.replace(side, actions=np.zeros_like(side.actions)) for side in (found.pairs.left, found.pairs.right)
@@ -152,9 +146,7 @@ def stored_decided(store: Path, share: float) -> int:
     return int(((stable_uniform(snapshot.ids, "held out") < share) & (snapshot.preferences != 0.5)).sum())
 
 
-def test_the_command_says_that_answers_contradict_each_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_that_answers_contradict_each_other(tmp_path, capsys, monkeypatch):
     labels(tmp_path / "store", **PENDULUM)
     run = ["fit", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--updates", "2"]
     for worse in (True, False):
@@ -163,9 +155,7 @@ def test_the_command_says_that_answers_contradict_each_other(
         assert ("worse than guessing" in capsys.readouterr().err) == worse
 
 
-def test_the_command_fits_to_a_run_and_writes_a_reward_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_fits_to_a_run_and_writes_a_reward_model(tmp_path, capsys):
     experiment = Experiment(
         seed=5, preferences=PreferenceSettings(held_out_share=0.25), reward_model=RewardModelSettings(hidden=(12,))
     )
@@ -194,9 +184,7 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
     assert (tmp_path / "first" / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_store_by_itself_has_no_environment_and_one_can_be_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_by_itself_has_no_environment_and_one_can_be_given(tmp_path, capsys):
     store, out = labels(tmp_path / "store", **PENDULUM), tmp_path / "reward"
     cli.main(["fit", str(store), "--out", str(tmp_path / "unknown"), "--updates", "5"])
     printed = capsys.readouterr()
@@ -259,9 +247,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", OPTIONS, ids=str)
 @pytest.mark.parametrize("weights", [{}, {"ada": 1.0, "ben": 0.25}, {"ben": 0.0}], ids=str)
-def test_a_fit_is_bit_for_bit_the_one_of_a_training(
-    tmp_path: Path, settings: dict[str, Any], weights: dict[str, float]
-) -> None:
+def test_a_fit_is_bit_for_bit_the_one_of_a_training(tmp_path, settings, weights):
     store = answered(tmp_path / "store")
     for name, weight in weights.items():
         store.weigh(name, weight)
@@ -273,9 +259,7 @@ def test_a_fit_is_bit_for_bit_the_one_of_a_training(
     assert str(dataclasses.replace(report, seconds=0.0)) == str(dataclasses.replace(expected, seconds=0.0))
 
 
-def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_taken_back(tmp_path, monkeypatch):
     store, seen = PreferenceStore(tmp_path / "store"), []
     store.commit(some_comparisons(12, 5, seed=9), annotator="ben")
     store.weigh("ben", 0.0)
@@ -297,9 +281,7 @@ def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_tak
     assert seen[0][:2] == ({"ben": 0.0}, {"oracle", "ben"})
 
 
-def test_the_command_says_what_it_used_and_found_of_each_annotator(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_it_used_and_found_of_each_annotator(tmp_path, capsys):
     store = answered(tmp_path / "store")
     words = ["fit", str(store.path), "--out", str(tmp_path / "reward"), "--updates", "20"]
     store.weigh("ben", 0.5)

@@ -4,8 +4,6 @@ After tests/algorithms/test_preference_comparisons.py and tests/test_regularizat
 selection, trainers and regularisation.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ import torch
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments, steps_of
+from tests.reward.fits import trainer_of
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -92,7 +91,6 @@ def test_active_fragmenter(uncertainty: str, selection: str, monkeypatch: pytest
         wanted.append(fragmenter.variance_estimate(*rewards))
     candidates = Candidates(index, clips, ours.fragment_returns(clips), 5, index[:0])
     chosen = SELECTIONS.make(selection)
-    assert chosen is not None
     scores = chosen.score(candidates, np.random.default_rng(0))
     order = np.argsort(wanted, kind="stable")
     assert np.std(wanted) > 0
@@ -103,33 +101,6 @@ def dataset_of(batch: Comparisons) -> Any:
     dataset = pc.PreferenceDataset()
     dataset.push(pairs_of(batch.pairs), batch.preferences)
     return dataset
-
-
-def test_trainer_no_crash() -> None:
-    """Their whole loop on our reward."""
-    pytest.importorskip("seals")
-    sb3 = pytest.importorskip("stable_baselines3")
-    util = pytest.importorskip("imitation.util.util")
-    rng = np.random.default_rng(0)
-    venv = util.make_vec_env("seals/CartPole-v0", n_envs=1, rng=rng, max_episode_steps=20)
-    net = learned(observations=venv.observation_space, actions=venv.action_space)
-    agent = sb3.PPO("MlpPolicy", venv, n_epochs=1, batch_size=10, n_steps=10, device="cpu")
-    with pytest.raises(ValueError, match="spaces do not match"):
-        pc.AgentTrainer(agent, learned(), venv, rng)
-    trainer = pc.PreferenceComparisons(
-        pc.AgentTrainer(agent, net, venv, rng),
-        net,
-        num_iterations=2,
-        transition_oversampling=2,
-        fragment_length=2,
-        fragmenter=pc.RandomFragmenter(rng=rng, warning_threshold=0),
-        query_schedule="hyperbolic",
-        initial_epoch_multiplier=2,
-        rng=rng,
-    )
-    result = trainer.train(20, 10)
-    assert result["reward_loss"] > 0
-    assert 0 <= result["reward_accuracy"] <= 1
 
 
 @pytest.mark.slow
@@ -156,20 +127,15 @@ def test_their_regularisation_fits_our_reward(p: int, tmp_path: Path) -> None:
     assert norms[1] < 0.5 * norms[0]
 
 
-ZERO_STEPS = (
-    np.zeros((2, 3), np.float32),
-    np.zeros((2, 2), np.float32),
-    np.zeros((2, 3), np.float32),
-    np.zeros(2, bool),
-)
+ZEROS = np.zeros((2, 3), np.float32)
+ZERO_STEPS = (ZEROS, ZEROS[:, :2], ZEROS, np.zeros(2, bool))
 
 
 def test_the_trainer_uses_the_interval_and_the_factor() -> None:
     settings = RewardModelSettings(
         hidden=(8,), adaptive_l2=True, l2_interval=(1e6, 1e7), l2_factor=4.0, ensemble_size=1
     )
-    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.5, seed=0)
-    trainer.comparisons.add(some_comparisons(40))
+    trainer = trainer_of(settings, some_comparisons(40), held_out_share=0.5)
     coefficients: list[float] = []
     trainer.fit(4, after_pass=lambda losses: coefficients.append(losses.l2))
     assert coefficients[:3] == pytest.approx([1e-4, 1e-4, 1e-4 / 4])  # from the second pass on
@@ -183,9 +149,8 @@ def test_weight_decay_regularizer() -> None:
         settings = RewardModelSettings(
             hidden=(8,), weight_decay=decay, learning_rate=0.01, ensemble_size=1, bootstrap=False
         )
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        trainer = trainer_of(settings, some_comparisons(8))
         before = [of.detach().clone() for of in trainer.ensemble.networks.parameters()]
-        trainer.comparisons.add(some_comparisons(8))
         trainer.fit(1)
         weights.append([of.detach().clone() for of in trainer.ensemble.networks.parameters()])
     for start, free, decayed in zip(before, *weights, strict=True):
@@ -198,8 +163,7 @@ def test_rewards_stay_as_they_are_without_output_normalisation() -> None:
     for normalised in (True, False):
         torch.manual_seed(0)
         settings = RewardModelSettings(hidden=(8,), normalize_outputs=normalised)
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(batch)
+        trainer = trainer_of(settings, batch)
         trainer.fit(10)
         models.append(trainer.ensemble)
     arguments = [torch.as_tensor(of) for of in steps_of(batch.pairs.left)]

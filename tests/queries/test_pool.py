@@ -146,7 +146,6 @@ def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
     pool = _pool(selection="disagreement", oversampling=1000)  # so that all pairs are candidates
     clips = _clips(0, n=12)
     pool.add(clips)
-    assert clips.fragments is not None
     everything = np.array(list(itertools.combinations(range(12), 2)))
     chosen = []
     for version, seed in ((3, 0), (4, 1)):
@@ -267,9 +266,7 @@ def test_fragments_of_outdated_policies_are_dropped() -> None:
     assert versions() == {3, 9}
 
 
-def test_pairs_tell_the_pools_mean_return_and_its_spread_whatever_came_first_and_after_a_restart(
-    tmp_path: Path,
-) -> None:
+def test_pairs_tell_the_pools_mean_return_and_its_spread_whatever_came_first_and_after_a_restart(tmp_path):
     pool, turned = _pool(pool=60), _pool(pool=60)
     for version in range(3):
         pool.add(_clips(version, n=20))
@@ -296,7 +293,6 @@ def test_pairs_without_answers_are_of_no_batch_the_newest_included() -> None:
     pool = FragmentPool.of(some_fragments(4), [], PreferenceSettings(), RewardModelSettings(), spaces, 0)
     asked = [_pairs(pool.propose(count, number, None)) for number, count in enumerate((2, 3))]
     unlabelled = pool.unlabelled(10, 1)
-    assert unlabelled is not None
     names = [frozenset(pair) for of in (*asked, unlabelled) for pair in zip(of.left.ids(), of.right.ids(), strict=True)]
     assert len(set(names)) == len(names) == 6  # all that four fragments have
     assert unlabelled.ids == tuple(map(pair_id, unlabelled.left.ids(), unlabelled.right.ids()))

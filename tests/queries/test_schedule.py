@@ -73,9 +73,7 @@ def test_the_share_due_is_the_integral_of_the_rate(schedule: str, steepness: flo
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(budget=budgets(), rounds=st.integers(0, 300), steepness=STEEPNESSES)
-def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(
-    schedule: str, budget: tuple[int, int], rounds: int, steepness: float
-) -> None:
+def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(schedule, budget, rounds, steepness):
     total, initial = budget
     labels = _labels(_schedule(total, initial, rounds, schedule, steepness))
     assert len(labels) == rounds + 1
@@ -86,9 +84,7 @@ def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(budget=budgets(), progress=st.lists(st.floats(0, 1), min_size=2, max_size=20), steepness=STEEPNESSES)
-def test_labels_due_never_fall_while_training_goes_on(
-    schedule: str, budget: tuple[int, int], progress: list[float], steepness: float
-) -> None:
+def test_labels_due_never_fall_while_training_goes_on(schedule, budget, progress, steepness):
     of = _schedule(*budget, 24, schedule, steepness)
     due = [of.due(t) for t in sorted(progress)]
     assert due == sorted(due)
@@ -97,9 +93,7 @@ def test_labels_due_never_fall_while_training_goes_on(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(budget=budgets(), share=st.floats(0, 1), steepness=STEEPNESSES)
-def test_a_label_falls_due_where_the_schedule_says(
-    schedule: str, budget: tuple[int, int], share: float, steepness: float
-) -> None:
+def test_a_label_falls_due_where_the_schedule_says(schedule, budget, share, steepness):
     of = _schedule(*budget, 24, schedule, steepness)
     label = 1 + round(share * (budget[0] - 1))
     at = of.progress_due(label)
@@ -289,9 +283,7 @@ def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=24, max_size=24), st.booleans())
-def test_the_budget_is_never_exceeded_and_spent_when_answers_differ_at_the_end(
-    shares: list[float], differ: bool
-) -> None:
+def test_the_budget_is_never_exceeded_and_spent_when_answers_differ_at_the_end(shares, differ):
     of = _watching()
     answered = ties = 0
     for number, share in enumerate([*shares, *[0.0] * differ]):

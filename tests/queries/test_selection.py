@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -308,9 +306,7 @@ def test_among_equals_earlier_candidates_come_first() -> None:
 
 
 @given(st.integers(2, 12), st.integers(0, 80), st.floats(0.05, 0.95), st.data())
-def test_favouring_some_fragments_keeps_pairs_different_and_finds_all_there_are(
-    fragments: int, count: int, share: float, data: st.DataObject
-) -> None:
+def test_favouring_some_fragments_keeps_pairs_different_and_finds_all_there_are(fragments, count, share, data):
     favoured = np.array(data.draw(st.lists(st.booleans(), min_size=fragments, max_size=fragments)))
     pairs = random_pairs(fragments, count, np.random.default_rng(0), favoured, share)
     assert len(pairs) == min(count, fragments * (fragments - 1) // 2)

@@ -1,7 +1,5 @@
 """How often annotators err: the estimate, and what using it does to the fitted reward."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

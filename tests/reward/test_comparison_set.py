@@ -1,11 +1,8 @@
 """Several annotators, answers that change or are taken back, and weights: what the trainer makes of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -51,7 +48,6 @@ def test_two_peoples_answers_to_one_pair_are_two_comparisons_held_out_and_drawn_
     report = trainer.fit(1)
     assert report.comparisons == 80
     assert report.held_out == 2 * sum(name in _held_out(trainer) for name in comparisons.pairs.ids)
-    assert trainer.comparisons.stacked is not None
     assert torch.equal(trainer.comparisons.stacked.weights[:, :40], trainer.comparisons.stacked.weights[:, 40:])
 
 
@@ -131,9 +127,7 @@ def test_a_restored_trainer_misses_nothing_that_was_withdrawn(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("switch", [{"bootstrap": False}, {"ensemble_size": 1}])
-def test_without_bootstrap_every_comparison_counts_once(
-    monkeypatch: pytest.MonkeyPatch, switch: dict[str, Any]
-) -> None:
+def test_without_bootstrap_every_comparison_counts_once(monkeypatch, switch):
     settings = dataclasses.replace(SMALL, **switch)
     comparisons = some_comparisons(10)
     plain = trainer_of(settings, comparisons)
@@ -167,9 +161,7 @@ def test_bootstrap_weights_stay_when_comparisons_are_added_or_reordered() -> Non
 
 
 @pytest.mark.parametrize(("observations", "actions"), [(VECTORS, FORCES), (IMAGES, CHOICES)])
-def test_members_do_not_touch_each_other(
-    monkeypatch: pytest.MonkeyPatch, observations: gym.spaces.Box, actions: gym.Space[Any]
-) -> None:
+def test_members_do_not_touch_each_other(monkeypatch, observations, actions):
     comparisons = some_comparisons(10, 3, observations=observations, actions=actions)
     states = []
     for factor in (1.0, 3.0):

@@ -3,8 +3,6 @@
 The cases are those of its tests/rewards/test_reward_nets.py and test_reward_wrapper.py (imitation 1.0.1).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.likelihood import log_likelihood_loss
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments, steps_of
+from tests.reward.fits import trainer_of
 
 nets = pytest.importorskip("imitation.rewards.reward_nets", reason="the extra 'imitation'")
 norms = pytest.importorskip("imitation.util.networks")
@@ -109,8 +108,7 @@ def test_the_network_gives_what_imitation_predicts(kind: str) -> None:
 def test_it_learns_from_comparisons_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     name, observations, actions = KINDS[kind]
     batch = some_comparisons(60, observations=observations, actions=actions)
-    trainer = RewardTrainer(settings_for(name, learning_rate=3e-3), observations, actions, held_out_share=0.0, seed=0)
-    trainer.comparisons.add(batch)
+    trainer = trainer_of(settings_for(name, learning_rate=3e-3), batch, observations=observations, actions=actions)
     report = trainer.fit(150)
     assert report.train_accuracy > 0.9
     before = trainer.ensemble.state()
@@ -129,8 +127,7 @@ def test_fits_of_nets_with_dropout_repeat() -> None:
     batch = some_comparisons(8, 3)
     for seed in (0, 1):
         torch.manual_seed(5)
-        trainer = RewardTrainer(settings_for(f"{__name__}:with_dropout"), VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(batch)
+        trainer = trainer_of(settings_for(f"{__name__}:with_dropout"), batch)
         torch.manual_seed(seed)
         trainer.fit(3)
         fitted.append(trainer.ensemble.predict(*steps_of(batch.pairs.left)))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -142,9 +140,7 @@ def _held_out(trainer: RewardTrainer) -> set[str]:
 @pytest.mark.parametrize("discount", [1.0, 0.7])
 @pytest.mark.parametrize("label_noise", [0.0, 0.2])
 @pytest.mark.parametrize("part", [8192, 40])
-def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
-    monkeypatch: pytest.MonkeyPatch, label_noise: float, discount: float, part: int
-) -> None:
+def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(monkeypatch, label_noise, discount, part):
     monkeypatch.setattr(trainer_module, "BACKWARD_STEPS", part)  # the smaller one takes the batch in many parts
     settings = RewardModelSettings(
         hidden=(4,),
@@ -287,10 +283,17 @@ def test_a_constant_reward_is_normalised_to_numbers() -> None:
     assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
 
 
-@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}], ids=["mlp", "cnn"])
-def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
+MASKED: dict[str, Any] = {"dropout": 0.4, "batch_norm": True}
+
+
+@pytest.mark.parametrize(
+    ("spaces", "changes"),
+    [({}, {}), ({}, MASKED), ({"observations": IMAGES, "actions": CHOICES}, {})],
+    ids=["mlp", "dropout", "cnn"],
+)
+def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any], changes: dict[str, Any]) -> None:
     comparisons = some_comparisons(12, 3, **spaces)
-    settings = dataclasses.replace(SMALL, batch_size=5)
+    settings = dataclasses.replace(SMALL, batch_size=5, **changes)
     uninterrupted = trainer_of(settings, comparisons[:7], **spaces)
     uninterrupted.fit(4)
     state = uninterrupted.state()  # and what follows may not reach into it
@@ -322,9 +325,7 @@ def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are_enough(
-    kept: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are_enough(kept, caplog):
     comparisons = some_comparisons(3)
     trainer, restored = trainer_of(SMALL, comparisons), trainer_of(SMALL)
     trainer.fit(1)
@@ -338,15 +339,16 @@ def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are
     assert restored.fit(1).comparisons == kept
 
 
-def test_torchs_random_numbers_are_left_alone_and_not_used() -> None:
-    comparisons = some_comparisons(20)
+@pytest.mark.parametrize("changes", [{}, MASKED], ids=["plain", "dropout"])
+def test_torchs_random_numbers_are_left_alone_and_not_used(changes: dict[str, Any]) -> None:
+    comparisons, settings = some_comparisons(20), dataclasses.replace(SMALL, **changes)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = trainer_of(SMALL, comparisons)
+    one = trainer_of(settings, comparisons)
     one.fit(5)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    other = trainer_of(SMALL, comparisons)
+    other = trainer_of(settings, comparisons)
     other.fit(5)
     assert same(one, other)
 

@@ -3,8 +3,6 @@
 And memory of a pass is bounded, whoever wrote the network: rewards of many steps are those of few, in passes of a bounded size.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -15,12 +13,13 @@ import torch
 from torch import nn
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, RewardFunction
 from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.reward.unmoved import NUMBERS, passes, steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import some_comparisons
+from tests.reward.fits import trainer_of
 
 nets = pytest.importorskip("imitation.rewards.reward_nets")
 networks = pytest.importorskip("imitation.util.networks")
@@ -336,10 +335,9 @@ def test_a_step_larger_than_a_pass_is_a_pass() -> None:
 
 def test_a_network_of_a_users_own_predicts_and_fits_in_bounded_passes() -> None:
     settings = RewardModelSettings(network=f"{__name__}:Watched", ensemble_size=1)
-    trainer = RewardTrainer(settings, PICTURES, LATER, held_out_share=0.0, seed=0)
-    comparisons = some_comparisons(90, observations=PICTURES, actions=LATER)
+    spaces: Any = {"observations": PICTURES, "actions": LATER}
+    trainer = trainer_of(settings, some_comparisons(90, **spaces), **spaces)
     assert 2 * AT_ONCE < 2 * 5 * 90  # a batch of all is more than a pass
-    trainer.comparisons.add(comparisons)
     trainer.fit(3)
     steps = pictures(3 * AT_ONCE + 1)
     assert max(SEEN) <= AT_ONCE
@@ -354,8 +352,8 @@ def test_a_networks_fit_in_passes_is_the_fit_at_once(monkeypatch: pytest.MonkeyP
     def fitted() -> RewardEnsemble:
         torch.manual_seed(0)
         settings = RewardModelSettings(network=f"{__name__}:Watched", ensemble_size=2)
-        trainer = RewardTrainer(settings, PICTURES, LATER, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(some_comparisons(20, observations=PICTURES, actions=LATER))
+        spaces: Any = {"observations": PICTURES, "actions": LATER}
+        trainer = trainer_of(settings, some_comparisons(20, **spaces), **spaces)
         trainer.fit(5)
         return trainer.ensemble
 

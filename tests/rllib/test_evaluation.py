@@ -1,7 +1,5 @@
 """Evaluation counts a number of episodes that is fixed beforehand, from the same beginnings for every policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym
@@ -11,25 +9,16 @@ from gymnasium.vector import SyncVectorEnv
 
 from rlhf_ray.agents import true_return as evaluation
 from rlhf_ray.agents.true_return import evaluate, play
+from tests.envs.worlds import Gives
 
 
-class Countdown(gym.Env[Any, Any]):
+class Countdown(Gives):
     """Episodes of the length it is given, each step worth 1."""
 
-    observation_space = gym.spaces.Box(0.0, 100.0, (1,))
-    action_space = gym.spaces.Discrete(2)
-
     def __init__(self, length: int):
+        space = gym.spaces.Box(-np.inf, np.inf, (1,))
+        super().__init__(space, lambda step: np.array([length - step], np.float32), last=length)
         self.length = length
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.left = self.length
-        return np.array([self.left], dtype=np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.left -= 1
-        return np.array([self.left], dtype=np.float32), 1.0, self.left == 0, False, {}
 
 
 def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> None:
@@ -48,8 +37,17 @@ def test_episodes_that_failed_before_the_first_word_about_success_count() -> Non
 
     env = SyncVectorEnv([lambda length=length: Last(length) for length in (3, 20)])
     _, _, succeeded = play(env, None, np.array([3, 1]), seed=0)
-    assert succeeded is not None
     assert succeeded.tolist() == [False, False, False, True]
+
+
+def test_an_episode_succeeds_with_any_of_its_steps() -> None:
+    class Passing(Countdown):  # is at the goal in its second step, if it is long enough, and not at its end
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return *super().step(action)[:4], {"success": self.t == 2 and self.length > 3}  # type: ignore[return-value]
+
+    env = SyncVectorEnv([lambda length=length: Passing(length) for length in (3, 7)])
+    _, _, succeeded = play(env, None, np.array([2, 2]), seed=0)
+    assert sorted(succeeded.tolist()) == [False, False, True, True]
 
 
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:

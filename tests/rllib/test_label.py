@@ -66,9 +66,7 @@ def _dots(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_later_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_later_go_on(tmp_path, monkeypatch):
     filmed: list[tuple[int, bool]] = []
     film = RolloutCollector.film
 
@@ -104,7 +102,6 @@ def test_clips_of_a_minari_data_set_are_shown(tmp_path: Path) -> None:
     convert([str(tmp_path / "dots.npz"), str(tmp_path / "dots-v0"), "--to", "minari", "--environment", name])
     config = PreferencePPOConfig.from_experiment(Experiment(name, fragments=FragmentSettings(length=8)))
     proposed = _Clips(str(tmp_path / "dots-v0"), config, 0).propose(3, 0)
-    assert proposed is not None
     assert len(proposed[0]) == 3
 
 

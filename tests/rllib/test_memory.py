@@ -1,7 +1,5 @@
 """Policies with memory: what the learner replays is what the env runners did."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,9 +75,7 @@ def environments() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(("memory", "environment"), [("gru", "Ends-v0"), ("lstm", "EndsBox-v0")])
-def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(
-    memory: Any, environment: str
-) -> None:
+def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(memory, environment):
     ppo = PPOSettings(
         memory=memory, memory_units=8, hidden=(8,), num_envs=4, rollout_length=50, minibatch_size=200, epochs=1,
         learning_rate=0.03, gae_lambda=0.0, gamma=0.9, initial_log_std=-1.0,
@@ -224,15 +220,3 @@ def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path:
     check_resumes(config, tmp_path / "checkpoint")
     agent = agent_of(tmp_path / "checkpoint")
     assert agent.memory_size == (6 if memory == "gru" else 12)
-
-
-def test_weights_have_the_names_of_earlier_versions() -> None:
-    module = built(policy_spec(PPOSettings(hidden=(8,))), VECTORS, gym.spaces.Box(-2.0, 2.0, (2,)))
-    names = {
-        f"{part}.{layer}.{kind}" for part in ("actor", "critic") for layer in (0, 2) for kind in ("weight", "bias")
-    }
-    assert module.get_state().keys() == names | {"log_std"}
-    state = {name: np.full_like(value, 0.5) for name, value in module.get_state().items()}
-    module.set_state(state)
-    assert all((value == 0.5).all() for value in module.get_state().values())
-    module.load_state_dict(module.state_dict())

@@ -36,43 +36,29 @@ RESULT: dict[str, Any] = {
     },
     "timers": {"env_runner_sampling_timer": 0.1, "learner_update_timer": 0.2},
     "preferences": {
-        "env_steps": 4800.0,
-        "comparisons": 60.0,
-        "reward_version": 2.0,
-        "rounds": 2.0,
-        "too_short": 0.0,
-        "distinct_fragments": 1.0,
-        "fragments_policy_version": 2.0,
-        "iteration_seconds": 0.4,
+        **{"env_steps": 4800.0, "comparisons": 60.0, "reward_version": 2.0, "rounds": 2.0, "too_short": 0.0},
+        **{"distinct_fragments": 1.0, "fragments_policy_version": 2.0, "iteration_seconds": 0.4},
         "stages": {
-            "fitting_rate": 20.0,
-            "fitting_idle": 0.9,
-            "fitting_queue": 1.0,
-            "labels_due": 64.0,
-            "reward_age": 1600.0,
-            "label_seconds": 2.5,
-            "explorations_dropped": 0.0,
-            "questions_lost": 0.0,
-            "commits_failed": 0.0,
+            **{
+                "fitting_rate": 20.0,
+                "fitting_idle": 0.9,
+                "fitting_queue": 1.0,
+                "labels_due": 64.0,
+                "reward_age": 1600.0,
+            },
+            **{"label_seconds": 2.5, "explorations_dropped": 0.0, "questions_lost": 0.0, "commits_failed": 0.0},
         },
         "round": {
-            "iteration": 3.0,
-            "round": 2.0,
-            "wanted": 5.0,
-            "answered": 5.0,
-            "gradient_steps": 20.0,
-            "ties": 0.0,
-            "held_out": 6.0,
-            "train_loss": 0.5,
-            "train_accuracy": 0.8,
-            "held_out_loss": 0.6,
-            "held_out_accuracy": 0.7,
-            "reward_mean": 0.0,
-            "reward_std": 1.0,
-            "disagreement": 0.1,
-            "chosen_left/ada": 12.0,
-            "fit_seconds": 0.3,
-            "error_rate/ada": 0.125,
+            **{"iteration": 3.0, "round": 2.0, "wanted": 5.0, "answered": 5.0, "gradient_steps": 20.0, "ties": 0.0},
+            **{
+                "train_loss": 0.5,
+                "train_accuracy": 0.8,
+                "held_out_loss": 0.6,
+                "held_out_accuracy": 0.7,
+                "held_out": 6.0,
+            },
+            **{"reward_mean": 0.0, "reward_std": 1.0, "disagreement": 0.1, "fit_seconds": 0.3},
+            **{"chosen_left/ada": 12.0, "error_rate/ada": 0.125},
         },
     },
 }
@@ -139,9 +125,7 @@ def test_what_is_unknown_yet_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("place", "kind"), [("learners", "learner"), ("env_runners", "runner"), ("preferences", "ring")]
 )
-def test_a_new_metric_is_one_that_is_declared_and_logged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, kind: str
-) -> None:
+def test_a_new_metric_is_one_that_is_declared_and_logged(monkeypatch, tmp_path, place, kind):
     monkeypatch.setitem(METRICS, "surprise", None)
     del METRICS["surprise"]  # put back as it was: undeclared
     declare("agent", Metric("surprise", f"How surprised the {kind} is.", "nats", int))
@@ -178,9 +162,7 @@ def test_every_number_of_a_run_is_declared() -> None:
     assert metric_of("seconds_of_mine") is None
 
 
-def test_a_number_that_nobody_declared_is_an_error_here_and_a_warning_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_number_that_nobody_declared_is_an_error_here_and_a_warning_elsewhere(monkeypatch, caplog):
     result = copy.deepcopy(RESULT)
     result["preferences"]["round"]["surprise"] = 3.0
     with pytest.raises(UndeclaredMetricError, match="surprise is reported, but not declared"):

@@ -1,7 +1,5 @@
 """PPOLearner's gradient steps against RLlib's own update, on the same rollouts."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from types import SimpleNamespace
@@ -228,9 +226,7 @@ def test_running_statistics_see_what_the_policy_saw() -> None:
 @pytest.mark.parametrize(
     ("lengths", "size", "given"), [([25] * 8, 100, 104), ([25] * 8, 200, 208), ([10, 20, 30], 20, 21)]
 )
-def test_minibatches_of_sequences_have_the_step_that_rllib_adds_to_each(
-    lengths: list[int], size: int, given: int
-) -> None:
+def test_minibatches_of_sequences_have_the_step_that_rllib_adds_to_each(lengths, size, given):
     """Four rollouts of 25 steps are 104 rows; 60 steps in 3 episodes are 63 rows, of which a third is 21."""
     module = SimpleNamespace(is_stateful=lambda: True)
     learner: Any = SimpleNamespace(module={DEFAULT_MODULE_ID: module})

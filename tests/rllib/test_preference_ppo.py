@@ -1,9 +1,8 @@
-"""PreferencePPO: the ring inside RLlib, checkpoints, budgets, reproducibility; mostly with the ring in this process."""
-
-from __future__ import annotations
+"""PreferencePPO: the ring inside RLlib, checkpoints, budgets, reproducibility, its folder; mostly with the ring here."""
 
 import copy
 import functools
+import logging
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,10 +14,13 @@ from ray.actor import ActorMethod
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from rlhf_ray.data import places
+from rlhf_ray.data.lock import LockedError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.checkpoint_parts import load_policy
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.settings import (
     Experiment,
@@ -204,17 +206,6 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
 
     _global_registry.unregister(ENV_CREATOR, algorithm.config.env)  # as in a process that never set it
     with running(PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))) as restored:
-        (tmp_path / "again").mkdir()
-        restored.ring.save(tmp_path / "again")
-        again = read_nested(tmp_path / "again" / "ring")
-        assert again["round_number"] == state["round_number"]
-        assert again["answered"] == state["answered"]
-        assert again["env_steps"] == state["env_steps"]
-        assert again["trainer"]["keys"] == state["trainer"]["keys"]
-        np.testing.assert_array_equal(again["trainer"]["generator"], state["trainer"]["generator"])
-        for parameter, moments in state["trainer"]["optimizer"].items():
-            for name, value in moments.items():
-                np.testing.assert_array_equal(again["trainer"]["optimizer"][parameter][name], value)
         for name, value in reward.items():
             np.testing.assert_array_equal(restored.ring.newest_reward()[name], value)
         module = restored.learner_group._learner.module[REWARD_MODULE_ID]
@@ -308,3 +299,38 @@ def test_calls_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
         algorithm.stop()
     assert counts.pop("ArrayEnvRunner") == 2 * RUNNERS * ITERATIONS  # sample, and take new weights
     assert 0 < counts.total() <= 8 * ITERATIONS  # of the ring, which asks and fits in two of them
+
+
+def test_comparisons_are_under_runs_and_a_line_says_where(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(places, "RUNS", str(tmp_path / "runs"))
+    with caplog.at_level(logging.WARNING, "rlhf_ray"):
+        algorithm = preference_config(whole_runs.small()).build_algo()
+        algorithm.begin()
+        algorithm.stop()
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("Pendulum-v1-seed3-")
+    assert f"The comparisons are in {folder}/preferences; " in caplog.text
+    assert len(PreferenceStore(folder / "preferences", create=False)) == 10
+
+
+def test_a_folder_of_ones_own_has_everything_and_one_writer(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    config = preference_config(whole_runs.small()).preferences(run_dir="mine")
+    algorithm = config.build_algo()
+    assert algorithm.logdir == str(tmp_path / "mine")
+    assert "comparisons are in" not in caplog.text
+    with pytest.raises(LockedError, match=f"{tmp_path}/mine/preferences is being written by process "):
+        config.build_algo()
+    algorithm.stop()
+    config.build_algo().stop()
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["preferences"]
+
+
+def test_a_folder_that_can_not_be_made_is_named_and_a_refused_run_leaves_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "RUNS", str(tmp_path / "runs"))
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match=f"folder {tmp_path}/file.* can't be made .*run_dir"):
+        preference_config(whole_runs.small()).preferences(run_dir=tmp_path / "file" / "run").build_algo()
+    with pytest.raises(SettingError, match=r"fragments\.length"):
+        preference_config(whole_runs.small()).fragments(length=250).build_algo()
+    assert not list((tmp_path / "runs").glob("*"))

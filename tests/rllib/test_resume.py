@@ -1,6 +1,4 @@
-"""Runs that are stopped or killed, and go on."""
-
-from __future__ import annotations
+"""Runs that are stopped or killed, or whose actors are, and go on."""
 
 import dataclasses
 import json
@@ -10,16 +8,18 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
+from tests.kills import Killer
 
 from rlhf_ray.cli import main
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.runs.folder import RunFolder, read_metrics
-from rlhf_ray.settings import PPOSettings
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import labels_in, wait_for
 from tests.whole_runs import (
     check_resumes,
@@ -32,6 +32,7 @@ from tests.whole_runs import (
     running,
     small,
     start,
+    stored_by,
 )
 
 
@@ -148,9 +149,7 @@ go_on(folder) if sys.argv[2:] else sweep(plan, folder)
 
 @pytest.mark.soak
 @pytest.mark.ray
-def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(tmp_path, begin):
     folder = tmp_path / "sweep"
     process = begin(str(folder), program=SWEEP)
     wait_for(lambda: list(folder.glob("*/checkpoint_*")) or process.poll() is not None, 600)
@@ -170,9 +169,7 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
 
 @pytest.mark.soak
 @pytest.mark.ray
-def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(tmp_path, begin):
     folder = tmp_path / "sweep"
     vary = ["--vary", "ppo.gamma=0.9,0.99", "--trials", "1", "--evaluation-episodes", "2", "--run-dir", str(folder)]
     process = begin("tune", "Pendulum-v1", *vary, *options(small()))
@@ -206,3 +203,53 @@ def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: p
         with pytest.raises(SystemExit):
             main(["train", "--resume", str(folder.path), *words])
         assert "is complete" in capsys.readouterr().err
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_end(tmp_path: Path, mode: str) -> None:
+    experiment = Experiment(
+        total_env_steps=500 + 20 * 800,
+        seed=1,
+        fragments=FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=0),
+        preferences=PreferenceSettings(mode=mode, comparisons=60, initial_comparisons=20, rounds=10),  # type: ignore[arg-type]
+        reward_model=RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
+        ppo=PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
+    )
+    algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
+    killer = Killer(os.getpid(), 8, seed=5, progress=lambda: algorithm.env_steps / experiment.total_env_steps)
+    acknowledged: set[str] = set()
+    published: dict[int, dict[str, Any]] = {}
+    publish = algorithm.ring.newest_reward
+
+    def noted() -> dict[str, Any]:
+        version = publish()
+        published[int(version["version"])] = {name: np.array(value) for name, value in version.items()}
+        return version
+
+    algorithm.ring.newest_reward = noted  # type: ignore[method-assign]
+    try:
+        algorithm.begin()
+        killer.start()
+        while not algorithm.finished:
+            result = algorithm.train()
+            stored = stored_by(algorithm)
+            assert acknowledged <= set(stored.pairs.ids)
+            acknowledged |= set(stored.pairs.ids)
+            learner = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
+            version = int(learner["ensemble.version"])
+            assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == version >= 1
+            for name, value in published[
+                version
+            ].items():  # the learner has a version as it was published, the whole of it
+                np.testing.assert_array_equal(learner[f"ensemble.{name}"], value)
+        killer.stop()
+        assert len(killer.kills) >= 6, "too few kills to show anything"
+    finally:
+        killer.stop()
+        algorithm.stop()
+    stored = labels_in(tmp_path / "store")
+    assert len(stored) == len(set(stored.pairs.ids))
+    assert acknowledged <= set(stored.pairs.ids)
+    assert 50 <= len(stored) <= 60  # the last may still have been asked about when the run came to its end

@@ -55,9 +55,7 @@ def test_a_seed_reaches_every_global_generator() -> None:
     assert not set(drawn(1)) & set(drawn(2))
 
 
-def test_groups_of_env_runners_are_made_by_a_name_of_the_algorithms_module_and_keep_their_arguments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_groups_of_env_runners_are_made_by_a_name_of_the_algorithms_module_and_keep_their_arguments(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     before = algorithm.EnvRunnerGroup
@@ -74,9 +72,7 @@ def test_groups_of_env_runners_are_made_by_a_name_of_the_algorithms_module_and_k
     assert "EnvRunnerGroup(" in inspect.getsource(algorithm)
 
 
-def test_a_group_of_env_runners_puts_its_configuration_into_the_store_by_a_name_of_its_module(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_of_env_runners_puts_its_configuration_into_the_store_by_a_name_of_its_module(monkeypatch):
     assert "self._remote_config_obj_ref = ray.put(self._remote_config)" in inspect.getsource(
         env_runner_group.EnvRunnerGroup.__init__
     )

@@ -1,7 +1,5 @@
 """PreferenceSAC: the replay buffer, the newest reward for all of it, whole runs that stop and go on, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -72,11 +70,7 @@ def tiny(**changes: Any) -> Experiment:
     values: dict[str, Any] = {"agent": "sac", "environment": "pushed", "total_env_steps": 100 + 8 * 40, "sac": sac}
     fragments = FragmentSettings(length=5, initial_env_steps=100, pool=60)
     preferences = PreferenceSettings(
-        comparisons=20,
-        initial_comparisons=8,
-        rounds=3,
-        held_out_share=0.0,
-        allow_variable_horizon=False,
+        comparisons=20, initial_comparisons=8, rounds=3, held_out_share=0.0, allow_variable_horizon=False
     )
     return dataclasses.replace(small(fragments=fragments, preferences=preferences), **(values | changes))
 
@@ -182,9 +176,7 @@ def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learn
     assert min(due) >= 0
 
 
-def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(
-    learner: SACLearner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(learner, monkeypatch):
     reward, taken_off, number = version(3), list[Any](), learner._weights_seq_no
     monkeypatch.setattr("rlhf_ray.rllib.sac_learner.take_off", lambda data, of: taken_off.append(of))
     learner.module[REWARD_MODULE_ID].set_state(module_state(reward.state()))
@@ -209,9 +201,7 @@ def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_rewar
 
 
 @pytest.mark.parametrize("name", ["actor", "critic", "alpha"])
-def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_its_learning_rates(
-    learner: SACLearner, name: str
-) -> None:
+def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_its_learning_rates(learner, name):
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
     optimizer.param_groups[0]["lr"] = float("inf")
     with pytest.raises(
