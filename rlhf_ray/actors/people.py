@@ -270,8 +270,9 @@ class PageHandle:
             if self._port_file is not None and self._port is not None:
                 remember_port(self._port_file, self._asked_port, self._port)
         if moved:
-            logger.warning("The labelling page has moved to port %s. Open pages can't reach it: "
-                           "use the new link.", self._port)  # fmt: skip
+            logger.warning(
+                "The labelling page has moved to port %s. Open pages can't reach it: use the new link.", self._port
+            )
             self._callbacks.on_links(links)
         return True
 

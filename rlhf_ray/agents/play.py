@@ -200,10 +200,16 @@ class _Turn:
             went = rows
         steps_made = int(lengths.max())
         return Episodes(
-            **seen.arrays(steps_made + 1), **done.arrays(steps_made), **ended, lengths=lengths, causes=causes,
-            levels=self.levels, states=said.arrays(steps_made + 1), activations=inside.arrays(steps_made),
+            **seen.arrays(steps_made + 1),
+            **done.arrays(steps_made),
+            **ended,
+            lengths=lengths,
+            causes=causes,
+            levels=self.levels,
+            states=said.arrays(steps_made + 1),
+            activations=inside.arrays(steps_made),
             env_states=states if keep_states else (),
-        )  # fmt: skip
+        )
 
     def _see(self, seen: _Padded, said: _Padded, step: int, rows: IntArray, frames: bool) -> None:
         observed = self.observations[rows] if frames else np.zeros((len(rows), 0), self.observations.dtype)

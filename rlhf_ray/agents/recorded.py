@@ -133,10 +133,20 @@ class _Chunks:
             return {name.removeprefix(prefix): of for name, of in columns.items() if name.startswith(prefix)}
 
         return Episodes(
-            columns.get("observation", np.zeros((n, steps + 1, 0), np.uint8)), columns["action"], columns["logits"],
-            columns["value"], columns.get("memory", np.zeros((n, steps + 1, 0), np.float32)), columns["reward"],
-            parts[:, 2].copy(), ends["terminated"], ends["truncated"], causes, levels, named(STATE), named(ACTIVATION),
-        )  # fmt: skip
+            columns.get("observation", np.zeros((n, steps + 1, 0), np.uint8)),
+            columns["action"],
+            columns["logits"],
+            columns["value"],
+            columns.get("memory", np.zeros((n, steps + 1, 0), np.float32)),
+            columns["reward"],
+            parts[:, 2].copy(),
+            ends["terminated"],
+            ends["truncated"],
+            causes,
+            levels,
+            named(STATE),
+            named(ACTIVATION),
+        )
 
 
 _STEPS = ("observation", "action", "logits", "value", "memory", "reward")
@@ -307,9 +317,17 @@ class InsidePlan:
             self.epsilon * (block.acting == "epsilon"),
         )
         episodes = play(
-            agent, batch, block.levels, greedy=block.acting != "sampled", epsilon=epsilon, seed=self.seed, indices=numbers,
-            max_steps=self.max_steps, keep=tuple(self.keep), keep_states=self.keep_states,
-        )  # fmt: skip
+            agent,
+            batch,
+            block.levels,
+            greedy=block.acting != "sampled",
+            epsilon=epsilon,
+            seed=self.seed,
+            indices=numbers,
+            max_steps=self.max_steps,
+            keep=tuple(self.keep),
+            keep_states=self.keep_states,
+        )
         return [_to_recorded(episodes, i, block.acting) for i in range(len(episodes))]
 
 

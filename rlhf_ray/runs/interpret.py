@@ -11,9 +11,10 @@ import numpy as np
 from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
-from rlhf_ray.data.recordings import recorded_in
+from rlhf_ray.data.recordings import load_transitions, recorded_in
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import seeded, shaped
 from rlhf_ray.data.transitions import Transitions
@@ -21,6 +22,7 @@ from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.store import PreferenceStore
 
 STEPS, IMAGE_STEPS = 6000, 1500
 """New steps to look at, of vectors and of images."""
@@ -136,3 +138,31 @@ def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) ->
         ) from error
     check_function(reward, data)
     return data
+
+
+def load_steps(path: Path | str, most: int | None = None) -> Transitions:
+    """Load the first ``most`` steps (None: all) from a run folder's labelled clips, or from what `load_transitions` accepts.
+
+    Raises:
+        SettingError: there are no steps.
+    """
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        return load_transitions(path, most)
+    last = None if most is None else max(1, most)  # each comparison has a step or more
+    there = folder.preferences.exists()
+    comparisons = PreferenceStore(folder.preferences, create=False).load(last) if there else None
+    if comparisons is None:
+        raise SettingError(
+            f"{folder.path} has no labelled clips; record steps with `rlhf-ray record {path} --out FOLDER`."
+        )
+    pairs = comparisons.pairs
+    found = transitions_of(Fragments.concatenate([pairs.left, pairs.right]))
+    return found if most is None else found[:most]
+
+
+def transitions_of(fragments: Fragments) -> Transitions:
+    """Convert fragments to steps. Each different fragment becomes one episode; ``policy_version`` is among the columns."""
+    first = sorted({name: i for i, name in reversed(list(enumerate(fragments.ids())))}.values())
+    of = fragments[np.array(first)]
+    return Transitions.of_fragments(of).with_(columns={"policy_version": np.repeat(of.policy_versions, of.length)})

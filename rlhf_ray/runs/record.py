@@ -130,10 +130,10 @@ class RecordingPlan:
 
 def _check_recordable(spaces: tuple[gym.Space[Any], gym.Space[Any]], environment: str) -> None:
     """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays."""
-    numbers = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+    numbers = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
     boxes = [space for space in spaces if isinstance(space, gym.spaces.Box)]
     if all(space.shape and all(space.shape) for space in boxes) and all(
-        isinstance(space, numbers | gym.spaces.Box) for space in spaces
+        isinstance(space, (*numbers, gym.spaces.Box)) for space in spaces
     ):
         return
     try:

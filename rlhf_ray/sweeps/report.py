@@ -84,8 +84,8 @@ def checks_of(outcome: SweepOutcome) -> Iterator[Check]:
         return
     luck = "The best of several trials is partly luck: `--seeds 5` trains its settings with other seeds."
     lucky = over is None and not repeated
-    ends = best.get("interval_95") or ()
-    yield Check(what, None if lucky else True, best["objective"], *ends, remedy=luck if lucky else "")
+    low, high = best.get("interval_95") or (None, None)
+    yield Check(what, None if lucky else True, best["objective"], low, high, remedy=luck if lucky else "")
     if over is not None:
         name = f"{objective} of its settings with {len(over['each'])} other seeds"
         yield Check(name, True, over["mean"], *(over["interval_95"] or ()))

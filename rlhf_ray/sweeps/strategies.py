@@ -127,7 +127,7 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         require_attrs=False,  # not every iteration has the objective
         synch=True,  # copies don't depend on timing, so that a sweep is reproducible
         custom_explore_fn=partial(
-            within, {name: extremes(of) for name, of in space.items() if isinstance(of, Float | Integer)}
+            within, {name: (*extremes(of),) for name, of in space.items() if isinstance(of, Float | Integer)}
         ),
         **{name: changed},
     )

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.labelling import connections
+from rlhf_ray.labelling import guard
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.collect import collect, sessions_file
 from rlhf_ray.labelling.films import Film
@@ -245,9 +245,9 @@ def port() -> Iterator[int]:
         await server.stop()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "REQUEST_WITHIN_S", 0.4)
-        patch.setattr(connections, "RESPONSE_WITHIN_S", 0.5)
-        patch.setattr(connections, "MOST_CONNECTIONS", 60)
+        patch.setattr(guard, "REQUEST_WITHIN_S", 0.4)
+        patch.setattr(guard, "RESPONSE_WITHIN_S", 0.5)
+        patch.setattr(guard, "MOST_CONNECTIONS", 60)
         thread = threading.Thread(target=lambda: asyncio.run(serve()))
         thread.start()
         assert ready.wait(30)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rlhf_ray.labelling.statistics import statistics
 
+from rlhf_ray.labelling.answers import statistics
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.situation import OPEN_FOR, OpenPages, Situation, about
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, PeopleWait, Waiting, spoken

@@ -17,7 +17,7 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import load_transitions
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.rllib import cloning
+from rlhf_ray.rllib import starting
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.reference import CLIP, ReturnScaled
 from rlhf_ray.rllib.starting import LEAST_LOG_STD, clone
@@ -242,9 +242,9 @@ def test_a_policy_of_discrete_actions_too_and_the_same_seed_gives_the_same() -> 
 
 
 def test_unless_told_otherwise_it_takes_enough_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (cloning.EPOCHS, cloning.LEAST_STEPS) == (50, 1500)
-    monkeypatch.setattr(cloning, "EPOCHS", 5)  # a tenth of each
-    monkeypatch.setattr(cloning, "LEAST_STEPS", 150)
+    assert (starting.EPOCHS, starting.LEAST_STEPS) == (50, 1500)
+    monkeypatch.setattr(starting, "EPOCHS", 5)  # a tenth of each
+    monkeypatch.setattr(starting, "LEAST_STEPS", 150)
     few, module = Demonstrations(seen(60), np.zeros(60, np.int64)), policy(gym.spaces.Discrete(3))
     assert clone(module, few, minibatch_size=20).gradient_steps == 150
     many = Demonstrations(seen(800), np.zeros(800, np.int64))

@@ -1,19 +1,22 @@
 """Runs that are stopped or killed, or whose actors are, and go on."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
-from tests.kills import Killer
 
 from rlhf_ray.cli import main
 from rlhf_ray.rllib import PreferencePPOConfig
@@ -205,6 +208,46 @@ def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: p
         assert "is complete" in capsys.readouterr().err
 
 
+ROLES = ("EnvRunner", "ActorHost", "FragmentPool", "GathererActor", "PreferenceStore", "RewardTrainerActor")
+ROLES += ("RolloutCollector",)
+"""What Ray calls the processes of a run's actors."""
+
+
+def alive(pid: int) -> dict[str, psutil.Process]:
+    """The living actors among the descendants of a process, by class."""
+    found = {}
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline())
+            found |= {role: process for role in ROLES if title.startswith("ray::") and role in title}
+    return found
+
+
+@contextlib.contextmanager
+def killing(pid: int, count: int, seed: int, progress: Callable[[], float]) -> Iterator[list[str]]:
+    """Kill ``count`` of a run's actors by kill -9, at moments drawn evenly from its progress, from 0 to 1; yield their classes."""
+    draw, kills, over = random.Random(seed), list[str](), threading.Event()
+    planned = sorted((draw.random(), draw.random()) for _ in range(count))  # moments, and which of those alive then
+
+    def kill() -> None:
+        while planned and not over.wait(0.1):
+            moment, which = planned[0]
+            if progress() > moment and (living := sorted(alive(pid).items())):
+                role, process = living[int(which * len(living))]
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+                    kills.append(role)
+                    del planned[0]
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
@@ -218,7 +261,6 @@ def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_e
         ppo=PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
     )
     algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
-    killer = Killer(os.getpid(), 8, seed=5, progress=lambda: algorithm.env_steps / experiment.total_env_steps)
     acknowledged: set[str] = set()
     published: dict[int, dict[str, Any]] = {}
     publish = algorithm.ring.newest_reward
@@ -231,23 +273,20 @@ def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_e
     algorithm.ring.newest_reward = noted  # type: ignore[method-assign]
     try:
         algorithm.begin()
-        killer.start()
-        while not algorithm.finished:
-            result = algorithm.train()
-            stored = stored_by(algorithm)
-            assert acknowledged <= set(stored.pairs.ids)
-            acknowledged |= set(stored.pairs.ids)
-            learner = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
-            version = int(learner["ensemble.version"])
-            assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == version >= 1
-            for name, value in published[
-                version
-            ].items():  # the learner has a version as it was published, the whole of it
-                np.testing.assert_array_equal(learner[f"ensemble.{name}"], value)
-        killer.stop()
-        assert len(killer.kills) >= 6, "too few kills to show anything"
+        with killing(os.getpid(), 8, 5, lambda: algorithm.env_steps / experiment.total_env_steps) as kills:
+            while not algorithm.finished:
+                result = algorithm.train()
+                stored = stored_by(algorithm)
+                assert acknowledged <= set(stored.pairs.ids)
+                acknowledged |= set(stored.pairs.ids)
+                learner = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
+                version = int(learner["ensemble.version"])
+                assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == version >= 1
+                # The learner has a version as it was published, the whole of it.
+                for name, value in published[version].items():
+                    np.testing.assert_array_equal(learner[f"ensemble.{name}"], value)
+        assert len(kills) >= 6, "too few kills to show anything"
     finally:
-        killer.stop()
         algorithm.stop()
     stored = labels_in(tmp_path / "store")
     assert len(stored) == len(set(stored.pairs.ids))

@@ -18,7 +18,7 @@ from rlhf_ray.data.seeds import generator, number_of, sequence
 from rlhf_ray.data.spaces import fitted
 from rlhf_ray.envs.batches import GymBatch
 from rlhf_ray.policies.actions import policy_bounds, to_env_actions, to_env_actions_tensor, to_policy_actions
-from rlhf_ray.rllib import env_runner
+from rlhf_ray.rllib import env_runner, rllib_internals
 from rlhf_ray.rllib.choice import reference_config
 from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec

@@ -196,9 +196,14 @@ class AgentQuestion(Question):
         if self.world is None:
             return recorded(self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead)
         return simulate(
-            self.world, self.agent, inputs.get("frame", moments.observations), moments.actions, memory, self.ahead,
+            self.world,
+            self.agent,
+            inputs.get("frame", moments.observations),
+            moments.actions,
+            memory,
+            self.ahead,
             start=inputs.get("world"),
-        )  # fmt: skip
+        )
 
     def ask(self, moments: WorldMoments, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the quantity ``[n]``."""
@@ -285,11 +290,16 @@ def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor,
         memory = taken.memory
     states = [memory.new_zeros(len(memory), 0).requires_grad_(torch.is_grad_enabled()) for _ in frames]
     return Simulation(
-        observations=torch.stack(frames, 1), states=torch.stack(states, 1), memory=torch.stack(memories, 1),
-        logits=torch.stack(logits, 1), values=torch.stack(values, 1), actions=moments.given[:, :steps],
-        rewards=moments.rewards[:, :steps], ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
+        observations=torch.stack(frames, 1),
+        states=torch.stack(states, 1),
+        memory=torch.stack(memories, 1),
+        logits=torch.stack(logits, 1),
+        values=torch.stack(values, 1),
+        actions=moments.given[:, :steps],
+        rewards=moments.rewards[:, :steps],
+        ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
         nodes={"observations": frames, "states": states, "memory": memories},
-    )  # fmt: skip
+    )
 
 
 THROUGH_TIME, NOW = "smoothgrad", "difference_x_gradient"

@@ -187,8 +187,16 @@ def strip(
         _legend(figure, ax, scale, True, unit)
     height, width = frames.shape[2:4]
     for top, left in corners[faded]:
-        ax.text(left + width / 2, top + height / 2, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6,
-                color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
+        ax.text(
+            left + width / 2,
+            top + height / 2,
+            "beyond the\nvalid horizon",
+            ha="center",
+            va="center",
+            fontsize=6,
+            color="white",
+            bbox={"facecolor": "black", "alpha": 0.5, "pad": 1},
+        )
     return _finished(figure, crossed_out)
 
 

@@ -109,9 +109,13 @@ class SmoothGrad(GradientMethod):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(question.noise_seed)
             attributions: Tensors = NoiseTunnel(Saliency(moved)).attribute(
-                tuple(torch.zeros_like(values).requires_grad_() for values in inputs), nt_type="smoothgrad",
-                nt_samples=self.samples, nt_samples_batch_size=1, stdevs=question.noise, abs=False,
-            )  # fmt: skip
+                tuple(torch.zeros_like(values).requires_grad_() for values in inputs),
+                nt_type="smoothgrad",
+                nt_samples=self.samples,
+                nt_samples_batch_size=1,
+                stdevs=question.noise,
+                abs=False,
+            )
         return attributions
 
 
@@ -142,10 +146,13 @@ class IntegratedGradients(GradientMethod):
         from captum.attr import IntegratedGradients as Captum
 
         attributions: Tensors = Captum(function).attribute(
-            inputs, baselines=tuple(question.typical[name] for name in question.names), n_steps=self.points,
-            method="riemann_middle", internal_batch_size=max(BATCH, len(inputs[0])),
+            inputs,
+            baselines=tuple(question.typical[name] for name in question.names),
+            n_steps=self.points,
+            method="riemann_middle",
+            internal_batch_size=max(BATCH, len(inputs[0])),
             additional_forward_args=torch.arange(len(inputs[0])),
-        )  # fmt: skip
+        )
         return attributions
 
 

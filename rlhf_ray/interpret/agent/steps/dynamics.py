@@ -83,11 +83,16 @@ def run(context: AgentContext) -> Section:
     }
     np.savez(context.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
     figures = [
-        {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows,
-         "significant": float(one.observed.significant.mean()) if one.observed.significant.size else 0.0,
-         "agreements": one.agreements}
-        for lag, behaving in by_lag.items() for one in behaving
-    ]  # fmt: skip
+        {
+            "steps": lag,
+            "behaviour": f"B{one.behaviour}",
+            "pairs": one.observed.rows,
+            "significant": float(one.observed.significant.mean()) if one.observed.significant.size else 0.0,
+            "agreements": one.agreements,
+        }
+        for lag, behaving in by_lag.items()
+        for one in behaving
+    ]
     rows = [row for one in figures for row in _rows(one)]
     caption = CAPTION.format(components=len(basis), rate=RATE, strong=STRONG)
     columns = ["steps", "behaviour", "pairs", "entries that differ from 0", "Jacobian", "same sign", "r", "p"]

@@ -88,12 +88,21 @@ def run(context: AgentContext) -> Section:
     }
     context.say("gradients of the samples")
     data = collect(
-        subject.agent, episodes, pieces, basis, site, rng, action_names=list(subject.action_names),
+        subject.agent,
+        episodes,
+        pieces,
+        basis,
+        site,
+        rng,
+        action_names=list(subject.action_names),
         maps={"t-SNE": partial(tsne, seed=subject.seed)},
-        labels=_behaviours(context, episodes), faithful=Faithful() if known is None else known.faithful, pairs=pairs,
-        title=f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals", notes=notes,
+        labels=_behaviours(context, episodes),
+        faithful=Faithful() if known is None else known.faithful,
+        pairs=pairs,
+        title=f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals",
+        notes=notes,
         horizon=valid_horizon(context),
-    )  # fmt: skip
+    )
     write_panel(data, context.out)
     size = sum(file.stat().st_size for file in context.out.rglob("*") if file.is_file())
     row = [len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]

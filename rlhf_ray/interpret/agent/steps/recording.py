@@ -110,9 +110,17 @@ def run(context: AgentContext) -> Section:
         with suppress(SettingError):  # the environment can't save them
             keep_states = len(batch.states()[0]) <= STATE_BYTES
         record_inside(
-            subject.agent, batch, levels, context.unfinished, acting=ACTING, epsilon=EPSILON, seed=subject.seed,
-            max_steps=LONGEST, keep=keep, keep_states=keep_states,
-        )  # fmt: skip
+            subject.agent,
+            batch,
+            levels,
+            context.unfinished,
+            acting=ACTING,
+            epsilon=EPSILON,
+            seed=subject.seed,
+            max_steps=LONGEST,
+            keep=keep,
+            keep_states=keep_states,
+        )
         shutil.copytree(context.unfinished, context.out, dirs_exist_ok=True)
         figures = _measure(context, batch)
     pictures = []

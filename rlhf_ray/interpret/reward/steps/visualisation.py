@@ -157,13 +157,28 @@ def _picture(
 
 def _checks(held_out_off: float, flagged: float | None, variation: float | None) -> Iterator[Check]:
     bounded: list[tuple[str, float | None, float, bool, str]] = [
-        ("real inputs that count as off the manifold", held_out_off, HELD_OUT_OFF, False,
-         "The data's episodes differ so much that the red frames say little."),
-        ("unregularised inputs off the manifold", flagged, FLAGGED, True,
-         "The reward has its extremes near the data, or the distance misses something."),
-        ("total variation of regularised inputs, beside the data's", variation, VARIATION, False,
-         "The reward pays for fine patterns."),
-    ]  # fmt: skip
+        (
+            "real inputs that count as off the manifold",
+            held_out_off,
+            HELD_OUT_OFF,
+            False,
+            "The data's episodes differ so much that the red frames say little.",
+        ),
+        (
+            "unregularised inputs off the manifold",
+            flagged,
+            FLAGGED,
+            True,
+            "The reward has its extremes near the data, or the distance misses something.",
+        ),
+        (
+            "total variation of regularised inputs, beside the data's",
+            variation,
+            VARIATION,
+            False,
+            "The reward pays for fine patterns.",
+        ),
+    ]
     for name, value, bound, least, remedy in bounded:
         if value is not None:
             passed = value >= bound if least else value <= bound
