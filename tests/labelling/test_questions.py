@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rlhf_ray.data.comparisons import pair_id
-from rlhf_ray.labelling import questions as module
+from rlhf_ray.labelling import messages as module
 from rlhf_ray.labelling.messages import Lease, Leases
 from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue, Shown
 from rlhf_ray.settings import LabellingSettings
