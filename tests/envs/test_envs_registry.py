@@ -283,7 +283,7 @@ def test_procgen_is_imported_late_and_silently() -> None:
     pytest.importorskip("procgen")
     program = (
         "import sys, rlhf_ray.envs as e; assert not {'procgen', 'gym', 'ray'} & sys.modules.keys();"
-        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gymnasium.spaces.Discrete(2)"
+        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gym.spaces.Discrete(2)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

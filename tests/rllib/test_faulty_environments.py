@@ -15,6 +15,7 @@ import torch
 from ray import tune
 from ray.exceptions import RayActorError
 
+from rlhf_ray.data import defaults
 from rlhf_ray.data.errors import FaultyEnvironmentError, LostFragmentsError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.envs.checked import CheckedEnv
@@ -229,7 +230,10 @@ def trained(agent: str, how: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
-def test_training_does_not_depend_on_what_an_environment_does_to_the_process(agent: str) -> None:
+def test_training_does_not_depend_on_what_an_environment_does_to_the_process(
+    agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "_theirs", None)  # and so again for the tests after this one
     expected = trained(agent, "Not")
     for how in MEDDLING:
         found = trained(agent, how)

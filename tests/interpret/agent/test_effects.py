@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from benchmarks.planted_causes import agents
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
-from rlhf_ray.interpret.agent.changes import Change, edit_world, edits, other_memory
+from rlhf_ray.interpret.agent.changes import Change, edit_world, edits, other_memory, other_sights
 from rlhf_ray.interpret.agent.report import write_agent_report
 from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.steps.effects import ACTIONS, ONCE, RETURN, VALUE, Bench
@@ -93,6 +94,18 @@ def test_memory_that_stands_still_forgets(bench: Bench) -> None:
     wanted = -(bench.plain.actions == 1).sum(1).mean()
     assert forgotten.figures[RETURN].mean == pytest.approx(wanted)
     assert bench.effect(other).figures[RETURN].mean < -3.0
+
+
+def test_going_on_from_a_moment_is_playing_from_the_start(bench: Bench) -> None:
+    """What comes before a change is as it was, so that nothing depends on whether the environment can save its states."""
+    without = replace(bench, plain=replace(bench.plain, env_states=()))
+    for change in (
+        *other_memory(bench.plain, np.roll(np.arange(40), 1)),
+        *other_sights(bench.plain, np.roll(np.arange(40), 1), []),
+    ):
+        found, expected = bench.effect(change), without.effect(change)
+        assert found.figures == expected.figures, change.name
+        assert found.figures[ONCE].mean != 0.0
 
 
 def test_an_edit_that_lasts_is_made_at_the_start_and_a_single_action_shows() -> None:

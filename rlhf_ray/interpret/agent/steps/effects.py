@@ -13,7 +13,7 @@ import torch
 
 from rlhf_ray.agents.agent import Agent, Hook, Sight, edits_at
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import NotANumberError, play, site_of, values_at
+from rlhf_ray.agents.play import NotANumberError, Start, play, site_of, values_at
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
@@ -51,7 +51,7 @@ NAME, TITLE = "effects", "What it uses"
 
 LEVELS, FEWEST, FRAMES = 60, 20, 100_000
 """New levels at effort 1, and fewest; frames that a change is tried on: fewer levels if episodes are long."""
-MOMENTS, LONGEST = 6, 1000
+MOMENTS, LONGEST = 4, 1000
 """Moments of each level at which a change is made once; steps after which an episode is cut."""
 NUMBERS = 16
 """Numbers of an observation that are exchanged each alone, at most."""
@@ -213,10 +213,12 @@ class Bench:
         """
         acts, values = self._at_once(change)
         always = self.play(change.throughout(len(self.plain)))
-        ever: BoolArray = np.asarray(self._otherwise(always).any(1) | acts.any(1))
         worst, moved = self._single(change, acts, values)
-        if not change.controls:  # which are tried throughout and at once
-            ever |= moved
+        ever: BoolArray = np.asarray(acts.any(1))
+        if self._builds_up(change):
+            ever |= self._otherwise(always).any(1)
+            if not change.controls:  # which are tried throughout and at once
+                ever |= moved
         figures = {ACTIONS: self._share(ever), RETURN: self._mean((always.returns - self.plain.returns) / self.unit)}
         figures[ONCE] = self._mean((worst - self.plain.returns) / self.unit)
         if values.size:
@@ -230,28 +232,50 @@ class Bench:
         """The share of levels in which an action changes when levels are only played again, and states restored."""
         return self.ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
 
-    def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
-        """Play the levels, or those in ``rows``, with a change."""
+    def play(
+        self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None, start: Start | None = None
+    ) -> Episodes:
+        """Play the levels, or those in ``rows``, with a change; from ``start`` on, if that is given."""
         levels = self.plain.levels if rows is None else self.plain.levels[rows]
         with closing(self.make_batch(min(COPIES, len(levels)))) as batch:
-            return play(self.agent, batch, levels, sight=how[0], hooks=how[1], max_steps=self.most, frames=False)
+            return play(
+                self.agent,
+                batch,
+                levels,
+                sight=how[0],
+                hooks=how[1],
+                max_steps=self.most,
+                frames=False,
+                start=start,
+            )
 
     def ever(self, change: Change) -> MeanEstimate:
         """Return the share of levels in which any action changes, throughout or at once."""
-        always = self.play(change.throughout(len(self.plain)))
-        ever = self._otherwise(always).any(1)
-        return self._share(np.asarray(ever | self._at_once(change)[0].any(1)))
+        ever: BoolArray = np.asarray(self._at_once(change)[0].any(1))
+        if self._builds_up(change):
+            ever |= self._otherwise(self.play(change.throughout(len(self.plain)))).any(1)
+        return self._share(ever)
+
+    def _builds_up(self, change: Change) -> bool:
+        """Return whether a change may move an action only after some steps; without memory, the first one moves at once."""
+        return bool(change.world or self.agent.memory_size)
 
     def _single(self, change: Change, acts: BoolArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Make a change at single moments; return each level's return after the worst, and whether any action changes, ``[n]``."""
         plain, count = self.plain, len(self.plain)
         spaced = np.linspace(0, 1, self.moments)[None] * (plain.lengths[:, None] - 1)
         chosen = np.concatenate([spaced.round().astype(np.int64), self._largest(acts, values)[:, None]], 1)
-        rows = np.repeat(np.arange(count), chosen.shape[1])
-        played = self.play(change.at(chosen.ravel(), rows), rows)
-        moved = self._otherwise(played, rows).sum(1).reshape(chosen.shape)
+        rows, moments = np.repeat(np.arange(count), chosen.shape[1]), chosen.ravel()
+        start, begun = None, np.zeros_like(moments)
+        if len(plain.env_states):  # what comes before is as it was
+            states = [plain.env_states[row][step] for row, step in zip(rows.tolist(), moments.tolist(), strict=True)]
+            start, begun = (states, plain.memory[rows, moments], moments), moments
+        played = self.play(change.at(moments, rows), rows, start)
+        before = (plain.rewards[rows] * (np.arange(plain.rewards.shape[1]) < begun[:, None])).sum(1)
+        after = (played.rewards * (np.arange(played.rewards.shape[1]) < (self.most - begun)[:, None])).sum(1)
+        moved = self._otherwise(played, rows, begun).sum(1).reshape(chosen.shape)
         worst = moved.argmax(1)
-        return played.returns.reshape(chosen.shape)[np.arange(count), worst], moved.any(1)
+        return (before + after).reshape(chosen.shape)[np.arange(count), worst], moved.any(1)
 
     def _largest(self, acts: BoolArray, values: FloatArray) -> IntArray:
         """Return the step of each level at which the change changes most at once, ``[n]``."""
@@ -290,13 +314,19 @@ class Bench:
                 values[at, when] = np.abs(step.value.numpy() - plain.values[at, when])
         return acts, values
 
-    def _otherwise(self, after: Episodes, rows: IntArray | None = None) -> BoolArray:
-        """Return at which steps the levels, or those in ``rows``, are acted in otherwise, ``[n, T]``; False after either's end."""
-        plain = self.plain if rows is None else self.plain.select(rows)
-        decided = self._decided if rows is None else self._decided[rows]
-        steps = min(plain.actions.shape[1], after.actions.shape[1])
-        both = plain.real[:, :steps] & after.real[:, :steps] & decided[:, :steps]
-        first, second = (of.actions[:, :steps].reshape(len(of), steps, -1).astype(np.float64) for of in (plain, after))
+    def _otherwise(self, after: Episodes, rows: IntArray | None = None, begun: IntArray | None = None) -> BoolArray:
+        """Return at which steps the levels, or those in ``rows``, are acted in otherwise, ``[n, T]``; False after either's end.
+
+        ``begun``: the step of each at which ``after`` goes on (None: the first).
+        """
+        plain, steps = self.plain, after.actions.shape[1]
+        rows = (np.arange(len(plain)) if rows is None else rows)[:, None]
+        at = np.arange(steps) + (0 if begun is None else begun[:, None])
+        there = np.minimum(at, plain.actions.shape[1] - 1)
+        both = (at < plain.lengths[rows]) & after.real & self._decided[rows, there]
+        first, second = (
+            of.reshape(*both.shape, -1).astype(np.float64) for of in (plain.actions[rows, there], after.actions)
+        )
         apart = np.abs(first - second) > (0.0 if self._tolerance is None else self._tolerance)
         return np.asarray(apart.any(2) & both)
 
