@@ -75,7 +75,7 @@ class AsynchronousRing(ActorRing):
 
     @property
     def answered(self) -> int:
-        return self._tally.held
+        return self._tally.comparisons
 
     @property
     def skipped(self) -> int:
@@ -283,7 +283,7 @@ class AsynchronousRing(ActorRing):
             if self.people is None:
                 self.due.skips.check_decided(self._tally)
             rounds = self.due.rounds_to_fit(self._now())
-            steps = self.due.fits.gradient_steps(rounds, self._tally.held, self.version)
+            steps = self.due.fits.gradient_steps(rounds, self._tally.comparisons, self.version)
             if self.version == 0:
                 self.callbacks.on_stage(FIRST_FIT)
             self._unfitted = False

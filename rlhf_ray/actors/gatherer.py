@@ -172,7 +172,7 @@ class GathererActor:
             if len(pairs):
                 with blaming({"preferences.gatherer": self._name}):
                     self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
-            if not self._changes and not self._get(self._find_store().call(PreferenceStore.tally)).held:
+            if not self._changes and not self._get(self._find_store().call(PreferenceStore.tally)).comparisons:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "
                     "answer. `ask` must pass answers to `commit`, and return only when no more are expected."

@@ -258,9 +258,9 @@ class SynchronousRing(ActorRing):
             if self.version == 0:
                 self._skips.check_first(tally)
             self._skips.check_decided(tally)
-        used, before = self._skips.used(tally), Tally(held=self.answered, skipped=self.skipped)
+        used, before = self._skips.used(tally), Tally(comparisons=self.answered, skipped=self.skipped)
         rounds = self.fit_schedule.rounds_due(number / max(1, self.schedule.rounds), used, self.version)
-        steps = self.fit_schedule.gradient_steps(rounds, tally.held, self.version)
+        steps = self.fit_schedule.gradient_steps(rounds, tally.comparisons, self.version)
         fit: FitReport | None = None
         if self.fits and tally.last > self.actors.read:
             if self.version == 0:
@@ -268,10 +268,10 @@ class SynchronousRing(ActorRing):
             fit = await self.actors.fit(steps, tally.last, number / max(1, self.schedule.rounds))
         if self.version:
             self.fit_schedule.took(rounds)
-        self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
+        self.answered, self.skipped, self.round_number = tally.comparisons, tally.skipped, number
         if fit is not None and self.people is not None:
             self.people.tell(self._taken, self.version, self.answered)
-        answered = tally.held - before.held
+        answered = tally.comparisons - before.comparisons
         spent = used - self._skips.used(before) - answered  # on skips in this round
         wanted = max(0, self.schedule.due_in_round(number) - self._skips.used(before) - spent) - self.schedule.held_back
         return RoundReport(number, wanted, answered, self.answered, fit, fit is not None)

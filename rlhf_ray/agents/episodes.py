@@ -89,7 +89,7 @@ def _padded(values: Array, steps: int, part: Episodes) -> Array:
 
 
 @dataclass(frozen=True)
-class Moments:
+class StepBatch:
     """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``."""
 
     rows: IntArray  # the row in `Episodes` of each, ``[n]``
@@ -120,7 +120,7 @@ def _pick(value: Any, numbers: IntArray) -> Any:
 
 
 @dataclass(frozen=True)
-class Stretches(Moments):
+class Stretches(StepBatch):
     """Stretches of episodes: moments and the steps that follow."""
 
     lengths: IntArray  # steps of each, ``[n]``
@@ -152,7 +152,7 @@ class WindowNumbers:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def starts(self, numbers: Sequence[int] | IntArray) -> Moments:
+    def starts(self, numbers: Sequence[int] | IntArray) -> StepBatch:
         """Return where the windows with these numbers start.
 
         Raises:
@@ -162,12 +162,12 @@ class WindowNumbers:
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
             raise IndexError(f"There are {len(self)} windows; asked for {chosen.min()} to {chosen.max()}.")
         rows = np.searchsorted(self._ends, chosen, side="right")
-        return Moments(rows, chosen - np.concatenate([[0], self._ends])[rows])
+        return StepBatch(rows, chosen - np.concatenate([[0], self._ends])[rows])
 
 
 @dataclass(frozen=True)
-class WorldMoments(Moments):
-    """Moments with what came before and after. The first three fields are what a world model begins with."""
+class WorldStepBatch(StepBatch):
+    """Steps with what came before and after. The first three fields are what a world model begins with."""
 
     # the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment
     observations: Tensor
@@ -186,7 +186,7 @@ class WorldMoments(Moments):
 
 def moments_of(
     agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
-) -> WorldMoments:
+) -> WorldStepBatch:
     """Cut moments out of episodes with observations: at the steps ``times`` of the episodes ``rows``, ``[n]`` each.
 
     ``context`` observations lead up to the moment; before an episode's start, its first one is repeated with action 0. ``ahead``
@@ -209,7 +209,7 @@ def moments_of(
     real = after < lengths[:, None]
     within = np.clip(after, 0, episodes.actions.shape[1] - 1)
     last = after == lengths[:, None] - 1
-    return WorldMoments(
+    return WorldStepBatch(
         rows,
         times,
         observations(np.maximum(before, 0)),
@@ -224,7 +224,7 @@ def moments_of(
 
 def draw_moments(
     agent: Agent, episodes: Episodes, count: int, rng: np.random.Generator, *, context: int = 1, ahead: int = 0
-) -> WorldMoments:
+) -> WorldStepBatch:
     """Draw up to ``count`` different moments, whose context lies within the episode and that are followed by a step.
 
     Raises:

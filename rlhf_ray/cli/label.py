@@ -109,8 +109,8 @@ def _scripted(command: Label) -> None:
     found = load_recorded(path, fragments, command.seed)
     tally = label_recorded(found, store_of(command.store), preferences, command.reward_model, seed=command.seed)
     skipped = f", {pairs_skipped(tally.skipped)}" if tally.skipped else ""
-    print(f"{command.store}: {tally.held} comparisons of {len(found)} clips of {found.length} steps{skipped}")
-    if tally.held + (tally.skipped if preferences.skips_count else 0) < command.comparisons:
+    print(f"{command.store}: {tally.comparisons} comparisons of {len(found)} clips of {found.length} steps{skipped}")
+    if tally.comparisons + (tally.skipped if preferences.skips_count else 0) < command.comparisons:
         print(
             f"No more pairs to ask, or the teacher skipped nearly all: {command.comparisons} comparisons were asked for."
         )

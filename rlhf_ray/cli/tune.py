@@ -85,11 +85,11 @@ def run(words: list[str]) -> None:
     with nothing_to_save():
         from rlhf_ray.runs.quiet import quiet
         from rlhf_ray.sweeps.running import sweep
-        from rlhf_ray.sweeps.space import told
+        from rlhf_ray.sweeps.space import plan_in_words
     quiet()
     plan = plan_of(command, name)
     plan.check()
-    print(told(plan.space, plan.trials, plan.repeat, plan.search), flush=True)
+    print(plan_in_words(plan.space, plan.trials, plan.repeat, plan.search), flush=True)
     with new_folder(command.run_dir, f"tune-{Path(name).stem}", command.seed) as folder:
         _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 

@@ -133,13 +133,13 @@ class Changes:
 
     Attributes:
         last: sequence number of the last event included: where the next changes start.
-        held: the changed comparisons that are active; None if there are none.
+        comparisons: the changed comparisons that are active; None if there are none.
         withdrawn: pair id and annotator of the changed comparisons that are no longer active, or never were.
         weights: current weights by annotator: 1 is the default, 0 excludes the annotator.
     """
 
     last: int
-    held: Comparisons | None
+    comparisons: Comparisons | None
     withdrawn: tuple[tuple[str, str], ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 

@@ -24,16 +24,16 @@ class Skips:
 
     def __init__(self, preferences: PreferenceSettings):
         self.preferences = preferences
-        self._held = self._skipped = self._before = 0
+        self._comparisons = self._skipped = self._before = 0
 
     def used(self, tally: Tally) -> int:
         """Return how much of the label budget is used up."""
-        return tally.held + (tally.skipped if self.preferences.skips_count else 0)
+        return tally.comparisons + (tally.skipped if self.preferences.skips_count else 0)
 
     def note(self, tally: Tally) -> None:
         """Take note of the store's counts."""
-        if tally.held != self._held:
-            self._held, self._before = tally.held, tally.skipped
+        if tally.comparisons != self._comparisons:
+            self._comparisons, self._before = tally.comparisons, tally.skipped
         self._skipped = tally.skipped
 
     def forget(self) -> None:
@@ -51,7 +51,7 @@ class Skips:
         Raises:
             SettingError: the teacher skipped all pairs.
         """
-        if tally.skipped and not tally.held:
+        if tally.skipped and not tally.comparisons:
             raise SettingError(
                 f"preferences.teacher is {self.preferences.teacher!r}, which skipped all of the first {tally.skipped} pairs, so "
                 "there is no answer to fit a reward model to. Use a teacher that skips less (teacher=skip: lower preferences.skip)."
@@ -63,9 +63,9 @@ class Skips:
         Raises:
             SettingError: all of at least `PROBE` answers are ties.
         """
-        if tally.ties == tally.held >= PROBE:
+        if tally.ties == tally.comparisons >= PROBE:
             raise SettingError(
-                f"preferences.teacher is {self.preferences.teacher!r}, and all of its {tally.held} answers are ties, so there is "
+                f"preferences.teacher is {self.preferences.teacher!r}, and all of its {tally.ties} answers are ties, so there is "
                 "nothing to learn from: the true reward is the same in all fragments so far. Let people compare (--teacher human), "
                 "or give fragments that differ: longer ones (fragments.length) or more initial ones (fragments.initial_env_steps)."
             )
@@ -89,10 +89,10 @@ class FitSchedule:
             return self.labels.rounds_covered(used)
         return self.labels.round_at(progress) - self.rounds
 
-    def gradient_steps(self, rounds: int, held: int, version: int) -> int:
+    def gradient_steps(self, rounds: int, comparisons: int, version: int) -> int:
         """Return the gradient steps of a fit that makes up for ``rounds`` rounds; of the first fit, for version 0 of the model."""
         if version == 0:
-            return self.settings.first_updates(held) + rounds * self.settings.updates
+            return self.settings.first_updates(comparisons) + rounds * self.settings.updates
         return max(rounds, 1) * self.settings.updates
 
     def took(self, rounds: int) -> None:
@@ -126,7 +126,10 @@ class RoundQuestions:
         """Return whether to ask more after the last questions, before which the store's counts were ``before``."""
         if tally.skipped > before.skipped and used < self.allowed:
             return True
-        answered = (tally.held, tally.skipped) != (before.held, before.skipped)  # else nobody is left to ask
+        answered = (tally.comparisons, tally.skipped) != (
+            before.comparisons,
+            before.skipped,
+        )  # else nobody is left to ask
         return self.labels.watches and self.number == 0 and answered
 
     def wants_fragments(self) -> bool:
@@ -308,7 +311,7 @@ class Due:
             return False
         if now.version == 0:
             enough = self.used(now.tally) >= self.labels.first_fit
-            return now.tally.held > 0 and (enough or not self.answers_to_come(now))
+            return now.tally.comparisons > 0 and (enough or not self.answers_to_come(now))
         # The last labels may arrive after the last round's fit.
         late = now.progress == 1.0 and self.used(now.tally) >= self.requested(now)
         return self.rounds_to_fit(now) > 0 or late

@@ -69,7 +69,7 @@ def fit(
     if not isinstance(store, PreferenceStore):
         store = PreferenceStore(store, create=False)
     changes = store.since(0)
-    if (comparisons := changes.held) is None:
+    if (comparisons := changes.comparisons) is None:
         remedy = f"it is damaged ({'; '.join(store.problems)})" if store.problems else "collect labels first"
         raise SettingError(f"{store.path} has no active label to fit a reward model to: {remedy}.")
     if observation_space is None or action_space is None:

@@ -123,7 +123,7 @@ def label_recorded(
             labelling.ask(schedule.due_in_round(number))
             if number == 0:
                 labelling.skips.check_first(labelling.tally)
-            if labelling.tally.held and number < schedule.rounds:
+            if labelling.tally.comparisons and number < schedule.rounds:
                 labelling.skips.check_decided(labelling.tally)
                 labelling.fit(number / schedule.rounds)
         return labelling.tally
@@ -182,7 +182,7 @@ class _Labelling:
             share = self.preferences.held_out_share
             self._trainer = RewardTrainer(self.reward_model, *self.spaces, held_out_share=share, seed=self.seed)
         first = self.reward is None
-        updates = self.reward_model.first_updates(self.tally.held) if first else self.reward_model.updates
+        updates = self.reward_model.first_updates(self.tally.comparisons) if first else self.reward_model.updates
         changes = self.store.since(self._read)
         self._trainer.comparisons.apply(changes)
         self._read = changes.last

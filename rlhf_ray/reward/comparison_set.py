@@ -283,8 +283,8 @@ class ComparisonSet:
     def apply(self, changes: Changes) -> None:
         """Apply changes from the store: remove withdrawn comparisons, add new answers, replace the weights."""
         self.withdraw(changes.withdrawn)
-        if changes.held is not None:
-            self.add(changes.held)
+        if changes.comparisons is not None:
+            self.add(changes.comparisons)
         self.weigh(changes.weights)
 
     def restore(self, keys: Sequence[Sequence[str]], changes: Changes) -> None:
@@ -295,7 +295,7 @@ class ComparisonSet:
         """
         self.keys, self._chosen, self.stacked = [], [], None
         self.weigh(changes.weights)
-        withdrawn, held = set(changes.withdrawn), changes.held
+        withdrawn, held = set(changes.withdrawn), changes.comparisons
         wanted = [key for pair, annotator in keys if (key := (pair, annotator)) not in withdrawn]
         if not wanted:
             return

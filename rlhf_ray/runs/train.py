@@ -74,17 +74,17 @@ def train(
     with folder.writing(), interruptible() as interrupted:
         latest = Latest()
         files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting())
-        told = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
+        observers = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
-            finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)
-            told.check(
+            finished, seconds = _train(experiment, folder, resume, interrupted, observers, latest)
+            observers.check(
                 f" The run has stopped; correct the callback, then resume it with `rlhf-ray train --resume {folder.path}`."
             )
-            random, trained = _evaluate(experiment, folder, interrupted, told, evaluation_episodes)
+            random, trained = _evaluate(experiment, folder, interrupted, observers, evaluation_episodes)
             best = None
             if reference and not interrupted():
-                told.on_stage("training the reference on the true reward")
+                observers.on_stage("training the reference on the true reward")
                 with contextlib.suppress(Interrupted), interrupted.at_once():
                     act = train_reference(experiment, reference_config).best
                     best = evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
@@ -111,13 +111,18 @@ def train(
             outcome = replace(outcome, normalised=share_of_the_way(numbers), checks=checks_of(numbers))
             folder.finish(asdict(outcome), interrupted=not whole)
         finally:
-            told.on_end(outcome)
-        told.check()
+            observers.on_end(outcome)
+        observers.check()
         return outcome
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, resume: bool, interrupted: Interruption, told: Callbacks, latest: Latest
+    experiment: Experiment,
+    folder: RunFolder,
+    resume: bool,
+    interrupted: Interruption,
+    observers: Callbacks,
+    latest: Latest,
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
     checkpoint = folder.checkpoint() if resume and all_checkpoints(folder.checkpoints) else None
@@ -126,10 +131,12 @@ def _train(
     config = preference_config(experiment).preferences(run_dir=folder.path, begun_after=before)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
-        algorithm: LearnsFromPreferences = config.algo_class(config, ring_callbacks=told, iterating=interrupted.at_once)
+        algorithm: LearnsFromPreferences = config.algo_class(
+            config, ring_callbacks=observers, iterating=interrupted.at_once
+        )
 
     def stopped() -> bool:
-        return interrupted() or told.failure is not None
+        return interrupted() or observers.failure is not None
 
     try:
         if checkpoint is not None:
@@ -138,9 +145,9 @@ def _train(
             folder.go_back_to(algorithm.training_iteration)
         else:
             folder.note_labels(PreferenceStore(folder.preferences).tally().last if config.labels_from else 0)
-        told.on_start(TrainingRun(experiment, folder, algorithm))
+        observers.on_start(TrainingRun(experiment, folder, algorithm))
         if algorithm.links:
-            told.on_links(algorithm.links)
+            observers.on_links(algorithm.links)
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         with _resumable(algorithm, folder):
             begun = False
@@ -148,20 +155,20 @@ def _train(
             with contextlib.suppress(Interrupted), interrupted.at_once():
                 begun = not stopped() and algorithm.begin(stopped)
             if begun:
-                told.on_stage("training")
+                observers.on_stage("training")
             with contextlib.suppress(Interrupted):
                 while begun and not algorithm.finished and not stopped():
                     metrics = flat_metrics(algorithm.train())
-                    told.on_metrics(metrics | {"seconds": time.perf_counter() - started})
+                    observers.on_metrics(metrics | {"seconds": time.perf_counter() - started})
                     if algorithm.training_iteration % experiment.checkpoint_every == 0:
                         with carry_on("checkpoint"):
                             save(algorithm, folder)
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
-            told.on_stage("telling the open labelling pages")
+            observers.on_stage("telling the open labelling pages")
             algorithm.farewell(stopped)
         if stopped():
-            told.on_stage("stopping")
+            observers.on_stage("stopping")
             hush_ray()
             algorithm.stop_now()
         # Stopped before its first iteration, a run starts anew, bit for bit. People's first clips are worth keeping.
@@ -199,10 +206,10 @@ def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[
 
 
 def _evaluate(
-    experiment: Experiment, folder: RunFolder, interrupted: Interruption, told: Callbacks, episodes: int
+    experiment: Experiment, folder: RunFolder, interrupted: Interruption, observers: Callbacks, episodes: int
 ) -> tuple[TrueReturn | None, TrueReturn | None]:
     """The true returns of random actions and of the trained agent; None without time or a policy to evaluate."""
-    told.on_stage("evaluating")
+    observers.on_stage("evaluating")
     if all_checkpoints(folder.checkpoints):
         with contextlib.suppress(Interrupted), interrupted.at_once(within=EVALUATED_WITHIN):
             env, seed = experiment.environment, experiment.seed

@@ -80,19 +80,19 @@ def in_words(rows: Rows) -> str:
     return f"fragments of {length} steps, {', '.join(shapes)}"
 
 
-def check_one_family(held: Mapping[str, Mapping[str, str]]) -> None:
+def check_one_family(stores: Mapping[str, Mapping[str, str]]) -> None:
     """Check that one reward model can be fitted to the content of several stores.
 
     Args:
-        held: the `families` of each store, by its name.
+        stores: the `families` of each store, by its name.
 
     Raises:
         SettingError: there are several kinds of fragments.
     """
-    kinds = {kind: (store, words) for store, families in held.items() for kind, words in families.items()}
+    kinds = {kind: (store, words) for store, families in stores.items() for kind, words in families.items()}
     if len(kinds) > 1:
-        stores = "; ".join(f"{store} holds {words}" for store, words in kinds.values())
-        raise SettingError(f"{stores}. One reward model can't be fitted to both: keep them in separate stores.")
+        held = "; ".join(f"{store} holds {words}" for store, words in kinds.values())
+        raise SettingError(f"{held}. One reward model can't be fitted to both: keep them in separate stores.")
 
 
 def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:

@@ -31,7 +31,7 @@ class Tally:
 
     Attributes:
         last: sequence number of the last event counted.
-        held: number of active comparisons.
+        comparisons: number of active comparisons.
         ties: number of those with the answer "equally good".
         by_annotator: number of those per annotator.
         skipped: number of times that an annotator could not decide a pair. A pair that someone postponed at the labelling page,
@@ -39,7 +39,7 @@ class Tally:
     """
 
     last: int = 0
-    held: int = 0
+    comparisons: int = 0
     ties: int = 0
     by_annotator: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
@@ -119,7 +119,7 @@ class StoreReader:
         snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so row numbers stay valid
         return Tally(
             last=self._contents.last_number if until is None else until,
-            held=len(snapshot),
+            comparisons=len(snapshot),
             ties=int((snapshot.preferences == 0.5).sum()),
             by_annotator=dict(Counter(snapshot.annotators)),
             skipped=undecided(events),
@@ -161,7 +161,7 @@ class StoreReader:
             with contextlib.suppress(DamagedFragmentError):  # see `load`
                 return Changes(
                     last=max([sequence, *rows["sequence"].to_pylist()[-1:]]),
-                    held=snapshot.gather(slice(None)) if len(snapshot) else None,
+                    comparisons=snapshot.gather(slice(None)) if len(snapshot) else None,
                     withdrawn=tuple(key for key in keys if key not in held),
                     weights=self.weights(),
                 )

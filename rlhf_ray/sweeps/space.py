@@ -213,7 +213,7 @@ def points(space: Mapping[str, Any], trials: int, seed: int) -> list[dict[str, A
     return [grid[trial % len(grid)] for trial in range(trials)]
 
 
-def told(space: Mapping[str, Any], trials: int, repeat: int, search: str) -> str:
+def plan_in_words(space: Mapping[str, Any], trials: int, repeat: int, search: str) -> str:
     """Say in one line what a sweep runs."""
     grid = combinations(space)
     drawn = [name for name in space if name not in grid[0]]

@@ -188,7 +188,7 @@ class LearningSession(RewardSession):
             else:
                 actors = self.ring.actors
                 tally = actors.executor.get(actors.store.call(PreferenceStore.tally))
-                self.ring.answered, self.ring.skipped = tally.held, tally.skipped
+                self.ring.answered, self.ring.skipped = tally.comparisons, tally.skipped
             self._begun = True
 
     def _exclude_stored(self) -> None:

@@ -40,7 +40,7 @@ class Store(Actor[Any]):
 
     def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
         if method == "tally":
-            return SimpleNamespace(held=self.held)
+            return SimpleNamespace(comparisons=self.held)
         self.held += method == "commit"
         return 0
 
@@ -235,8 +235,8 @@ NOTHING = Changes(10, None)
 
 
 def _keys(changes: Changes) -> tuple[tuple[str, str], ...]:
-    assert changes.held is not None
-    return tuple(changes.held.keys)
+    assert changes.comparisons is not None
+    return tuple(changes.comparisons.keys)
 
 
 def _actor() -> RewardTrainerActor:
@@ -285,7 +285,7 @@ def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_m
     assert (nothing.report.version, nothing.report.comparisons, nothing.report.gradient_steps) == (0, 0, 0)
     assert "No new version of the reward model: There are no comparisons" in caplog.text
     actor.fit(5, 1, FIRST)
-    fit, _, _ = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
+    fit, _, _ = actor.fit(5, 2, Changes(9, SECOND.comparisons, _keys(FIRST)[:2], {"anna": 0.5}))
     assert (fit.report.version, fit.report.comparisons, fit.last) == (2, 8, 9)
     assert actor.trainer.comparisons.weights == {"anna": 0.5}
     nothing, _, state = actor.fit(5, 3, Changes(20, None, (*_keys(FIRST), *_keys(SECOND))))

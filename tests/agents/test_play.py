@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_ray.agents.agent import MEMORY, NetworkAgent
-from rlhf_ray.agents.episodes import Episodes, Moments, Stretches, WindowNumbers
+from rlhf_ray.agents.episodes import Episodes, StepBatch, Stretches, WindowNumbers
 from rlhf_ray.agents.play import play, replay, site_of, values_at
 from rlhf_ray.data.errors import SettingError
 from tests.agents.made import network_agent
@@ -161,7 +161,7 @@ def test_a_replay_computes_along_the_observations_what_the_agent_did(memory: str
 
 
 @dataclass(frozen=True)
-class Some(Moments):
+class Some(StepBatch):
     tensor: torch.Tensor
     states: list[bytes]
     label: float

@@ -63,7 +63,7 @@ class Page(Person):
 
 @dataclass
 class Gathered:
-    held: int
+    comparisons: int
     links: dict[str, str]
     after: float
     """Seconds from the end of the work to that of the server."""
@@ -116,7 +116,7 @@ def test_nobody_waits_for_the_second_opinions_of_somebody_who_only_has_the_page_
                 ada.answer(question, "left")
         waited.append(len(ada.acknowledged) < 3)
 
-    held = gather(tmp_path / "labels", label, annotators=("ada", "bob"), overlap_share=1.0).held
+    held = gather(tmp_path / "labels", label, annotators=("ada", "bob"), overlap_share=1.0).comparisons
     assert (held, waited) == (3, [False])
 
 
@@ -136,7 +136,7 @@ def test_links_sessions_and_kept_answers_outlive_a_restart(tmp_path: Path) -> No
         assert reply.status_code == 200, reply.text
 
     first, again = gather(store, label_one), gather(store, send_what_was_kept)
-    assert (first.held, again.held) == (1, 2)
+    assert (first.comparisons, again.comparisons) == (1, 2)
     assert first.links == again.links  # the port too
     kept = sessions_file(PreferenceStore(store))
     # Beside the store: whoever is given the store is not given the links.
@@ -182,7 +182,7 @@ def test_the_server_stays_until_every_open_page_knows_that_the_work_is_done(tmp_
         assert progress["over"].startswith("All labels are in")
 
     gathered = at_the_page(tmp_path / "labels", work, on_end=untold.append)
-    assert gathered.held == 1
+    assert gathered.comparisons == 1
     assert gathered.after < 1.0
     assert set(untold) == {1}
 
@@ -207,7 +207,7 @@ def test_an_answer_taken_back_at_the_end_is_asked_for_again(tmp_path: Path) -> N
         while not page.ask()["progress"]["over"]:  # the server may close as soon as a page shows this
             time.sleep(0.02)
 
-    assert at_the_page(tmp_path / "labels", work).held == 1
+    assert at_the_page(tmp_path / "labels", work).comparisons == 1
 
 
 def test_stopped_work_is_told_too(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_stopped_work_is_told_too(tmp_path: Path) -> None:
             time.sleep(0.02)
         heard.append(over)
 
-    assert at_the_page(tmp_path / "labels", work, stop=stop.is_set).held == 0
+    assert at_the_page(tmp_path / "labels", work, stop=stop.is_set).comparisons == 0
     assert heard[0].startswith("The run was stopped, and your answers are saved")
 
 

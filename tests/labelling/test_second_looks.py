@@ -183,8 +183,8 @@ async def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_s
     other = "right" if doubt.answer == "left" else "left"
     await office.desk.review("ada", REVIEWS[0], doubt.event_id, other)
     changes = office.store.since(changes.last)
-    assert changes.held.pairs.ids == (pair,)
-    assert changes.held.preferences.tolist() == [true[planted]]
+    assert changes.comparisons.pairs.ids == (pair,)
+    assert changes.comparisons.preferences.tolist() == [true[planted]]
     trainer.comparisons.apply(changes)
     assert (pair, "bob") not in trainer.fit(50).suspicions
     assert len(PreferenceStore(office.store.path)) == 300

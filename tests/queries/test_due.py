@@ -88,7 +88,7 @@ def test_rounds_that_will_ask_nothing_bring_their_steps_at_once(held: int, skipp
     """They ask nothing because what exists uses up their labels: answers, and skips if these count."""
     labels = _schedule(skips_count=True)
     fits = FitSchedule(labels, REWARD_MODEL)
-    used = Skips(labels.preferences).used(Tally(held=held, skipped=skipped))
+    used = Skips(labels.preferences).used(Tally(comparisons=held, skipped=skipped))
     due = fits.rounds_due(0.0, used, 0)
     assert due == rounds
     assert fits.gradient_steps(due, held, 0) == 100 + rounds * 20
@@ -103,15 +103,15 @@ def test_rounds_that_will_ask_nothing_bring_their_steps_at_once(held: int, skipp
 def test_a_round_asks_once_for_what_is_due() -> None:
     labels = _schedule(mode="synchronous")
     questions = RoundQuestions(labels, Skips(labels.preferences), 1)
-    assert questions.missing(Tally(held=6)) == 1
-    assert questions.missing(Tally(held=7)) is None
-    assert RoundQuestions(labels, Skips(labels.preferences), 1).missing(Tally(held=9)) == 0  # more than are due
+    assert questions.missing(Tally(comparisons=6)) == 1
+    assert questions.missing(Tally(comparisons=7)) is None
+    assert RoundQuestions(labels, Skips(labels.preferences), 1).missing(Tally(comparisons=9)) == 0  # more than are due
 
 
 def test_skips_are_counted_from_the_last_answer_and_anew_in_each_round() -> None:
     skips, hopeless = Skips(PREFERENCES), list[bool]()
     for held, skipped in ((0, 99), (0, 100), (1, 100), (1, 199), (1, 200)):
-        skips.note(Tally(held=held, skipped=skipped))
+        skips.note(Tally(comparisons=held, skipped=skipped))
         hopeless.append(skips.hopeless)
     skips.forget()
     hopeless.append(skips.hopeless)
@@ -124,12 +124,12 @@ def test_ties_make_the_first_round_look_for_other_fragments() -> None:
     labels.begin(0, 0)
     questions, answered = RoundQuestions(labels, Skips(labels.preferences), 0), 0
     for _ in range(GATHERINGS):
-        assert questions.missing(Tally(held=answered, ties=answered)) == PROBE
+        assert questions.missing(Tally(comparisons=answered, ties=answered)) == PROBE
         answered += PROBE
-        assert questions.missing(Tally(held=answered, ties=answered)) == 0
+        assert questions.missing(Tally(comparisons=answered, ties=answered)) == 0
         assert questions.wants_fragments()
         questions.gathered()
-    assert questions.missing(Tally(held=answered, ties=answered)) == PROBE
+    assert questions.missing(Tally(comparisons=answered, ties=answered)) == PROBE
     assert not questions.wants_fragments()
 
 
@@ -139,8 +139,8 @@ def test_ties_make_the_first_round_look_for_other_fragments() -> None:
 def test_one_gatherer_is_asked_up_to_its_limit_for_all_that_is_due() -> None:
     due, asked = _due(), Asked(open=1, limit=4)
     assert due.questions(_now([asked]), asked) == 3
-    assert due.questions(_now([asked], tally=Tally(held=5)), asked) == 0
-    assert due.questions(_now([asked], tally=Tally(held=4), progress=1.0, version=1), asked) == 3
+    assert due.questions(_now([asked], tally=Tally(comparisons=5)), asked) == 0
+    assert due.questions(_now([asked], tally=Tally(comparisons=4), progress=1.0, version=1), asked) == 3
     assert due.total == 10
 
 
@@ -170,7 +170,7 @@ def test_questions_come_with_the_initial_fragments() -> None:
         3,
         6,
     ]
-    due.begin(held := Tally(held=2), 0)  # which were there before: the other four come with the fragments
+    due.begin(held := Tally(comparisons=2), 0)  # which were there before: the other four come with the fragments
     assert [due.questions(_now([asked], made=made, tally=held), asked) for made in (0.0, 0.1, 0.5, 1.0)] == [0, 1, 2, 4]
     assert [share_of_questions(10, share, share > 0) for share in (0.0, 0.05, 0.55, 1.0)] == [0, 1, 5, 10]
 
@@ -178,14 +178,14 @@ def test_questions_come_with_the_initial_fragments() -> None:
 def test_people_and_a_script_get_their_shares() -> None:
     due = _due(human_share=0.3)
     people, script = Asked(share=0.3, annotators=("ada", "bob")), Asked(share=0.7)
-    tally = Tally(held=3, by_annotator={"ada": 2, "oracle": 1})
+    tally = Tally(comparisons=3, by_annotator={"ada": 2, "oracle": 1})
     now = _now([people, script], tally=tally)
     assert (due.questions(now, people), due.questions(now, script)) == (0, 3)  # 2 and 4 of the 6 that are due
 
 
 def test_the_first_fit_waits_for_its_labels_unless_no_more_will_come() -> None:
     due, asked = _due(minimum_comparisons=4), Asked(open=2)
-    few, enough = Tally(held=3), Tally(held=4)
+    few, enough = Tally(comparisons=3), Tally(comparisons=4)
     assert not due.fit(_now([asked], tally=few, unfitted=True))
     assert due.fit(_now([asked], tally=enough, unfitted=True))
     assert not due.fit(_now([asked], tally=enough, unfitted=False))
@@ -198,36 +198,38 @@ def test_the_first_fit_waits_for_its_labels_unless_no_more_will_come() -> None:
 
 def test_later_fits_wait_for_a_round_and_for_labels() -> None:
     due = _due()
-    now = _now(version=1, tally=Tally(held=7), unfitted=True, progress=0.2)
+    now = _now(version=1, tally=Tally(comparisons=7), unfitted=True, progress=0.2)
     assert not due.fit(now)
     assert due.fit(replace(now, progress=0.25))
     assert not due.fit(replace(now, progress=0.25, unfitted=False))
     due.fits.took(4)
     assert not due.fit(replace(now, progress=1.0)), "labels are missing still"
-    assert due.fit(replace(now, progress=1.0, tally=Tally(held=10))), "the last labels, after the last round's fit"
+    assert due.fit(replace(now, progress=1.0, tally=Tally(comparisons=10))), (
+        "the last labels, after the last round's fit"
+    )
 
 
 def test_rounds_without_labels_are_dropped_but_the_newest() -> None:
     due = _due()
-    now = _now(version=1, tally=Tally(held=10), progress=0.75)
+    now = _now(version=1, tally=Tally(comparisons=10), progress=0.75)
     assert due.rounds_without_labels(now) == 2
     assert due.rounds_without_labels(replace(now, unfitted=True)) == 0
-    assert due.rounds_without_labels(replace(now, tally=Tally(held=7))) == 0
+    assert due.rounds_without_labels(replace(now, tally=Tally(comparisons=7))) == 0
 
 
 def test_the_agent_waits_for_a_version_that_will_come() -> None:
     due, asked = _due(), Asked()
-    now = _now([asked], version=1, tally=Tally(held=10), progress=0.5)
+    now = _now([asked], version=1, tally=Tally(comparisons=10), progress=0.5)
     assert not due.version_to_come(now)
     assert due.version_to_come(replace(now, unfitted=True))
     assert due.version_to_come(replace(now, fitting=True))
-    assert due.version_to_come(replace(now, tally=Tally(held=7)))
+    assert due.version_to_come(replace(now, tally=Tally(comparisons=7)))
 
 
 def test_what_needs_people_is_settled() -> None:
     due, people, script = _due(human_share=0.5), Asked(2, 0.5, annotators=("ada",)), Asked(share=0.5)
     assert due.unsettled(_now([people, script]))
-    answered = Tally(held=3, by_annotator={"oracle": 3})
+    answered = Tally(comparisons=3, by_annotator={"oracle": 3})
     assert not due.unsettled(_now([people, script], tally=answered))
     assert due.unsettled(_now([people, script], tally=answered, fitting=True))
     script.open = 1

@@ -66,7 +66,7 @@ def test_the_oracle_labels_a_file_by_its_true_returns(tmp_path: Path) -> None:
     assert load_recorded(tmp_path / "steps.npz").ids() == load_recorded(tmp_path / "steps.npz", settings).ids()
     tally = label_recorded(found, tmp_path / "store", _preferences())
     labels = PreferenceStore(tmp_path / "store").load()
-    assert tally.held == len(labels) == 8
+    assert tally.comparisons == len(labels) == 8
     better = labels.pairs.left.returns() > labels.pairs.right.returns()
     assert np.array_equal(labels.preferences, better.astype(np.float32))
 
@@ -75,7 +75,7 @@ def test_the_oracle_labels_a_file_by_its_true_returns(tmp_path: Path) -> None:
 def test_every_teacher_labels(teacher: str, tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
     tally = label_recorded(found, tmp_path / "store", _preferences(teacher=teacher))
-    assert tally.held == 8
+    assert tally.comparisons == 8
     assert teacher == "population" or set(tally.by_annotator) == {teacher}
 
 
@@ -84,7 +84,7 @@ def test_every_selection_chooses_and_the_same_arguments_give_the_same_labels(sel
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
     stores = [PreferenceStore(tmp_path / name) for name in ("one", "again")]
     for store in stores:
-        assert label_recorded(found, store, _preferences(selection=selection), MODEL).held == 8
+        assert label_recorded(found, store, _preferences(selection=selection), MODEL).comparisons == 8
     one, again = (store.load() for store in stores)
     assert one is not None
     assert again is not None
@@ -97,7 +97,7 @@ def test_every_selection_chooses_and_the_same_arguments_give_the_same_labels(sel
 def test_labelling_continues_in_a_store_with_pairs_that_were_not_asked(tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5, pool=6))
     for comparisons, held in ((4, 4), (12, 12), (99, 15)):  # six fragments make 15 pairs
-        assert label_recorded(found, tmp_path / "store", _preferences(comparisons=comparisons)).held == held
+        assert label_recorded(found, tmp_path / "store", _preferences(comparisons=comparisons)).comparisons == held
     rows = PreferenceStore(tmp_path / "store").events().to_pylist()
     assert len({frozenset((row["left_id"], row["right_id"])) for row in rows}) == 15
     again = load_recorded(tmp_path / "store")
@@ -132,7 +132,7 @@ def test_a_teacher_that_skips_everything_is_asked_for_another_hundred_pairs_at_m
 def test_images_and_discrete_actions_are_labelled_too(tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz", IMAGES, CHOICES), FragmentSettings(length=5, pool=20))
     model = RewardModelSettings(initial_updates=1, updates=1, ensemble_size=2)
-    assert label_recorded(found, tmp_path / "store", _preferences(selection="disagreement"), model).held == 8
+    assert label_recorded(found, tmp_path / "store", _preferences(selection="disagreement"), model).comparisons == 8
 
 
 def test_the_reward_model_of_a_selection_is_fitted_as_in_training(tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_what_cannot_be_labelled_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="integer actions from -1 to 1, but actions are numbered from 0: add 1"):
         label_recorded(below, tmp_path / "other", _preferences(selection="entropy"))
     below.actions[:] += 1
-    assert label_recorded(below, tmp_path / "other", _preferences(selection="entropy"), MODEL).held == 8
+    assert label_recorded(below, tmp_path / "other", _preferences(selection="entropy"), MODEL).comparisons == 8
     found = load_recorded(steps, FragmentSettings(length=5))
     with pytest.raises(SettingError, match=r"teacher is 'human'; name a scripted teacher"):
         label_recorded(found, tmp_path / "store", _preferences(teacher="human"))

@@ -94,7 +94,7 @@ def test_what_it_cannot_do_is_left_to_autograd(settings: dict[str, Any]) -> None
 def _everything(trainer: RewardTrainer) -> Any:
     held = some_comparisons(90, 150, actions=FORCES)
     assert [list(key) for key in trainer.comparisons.keys] == [list(key) for key in held.keys]
-    return Changes(held=held, withdrawn=(), last=0, weights={})
+    return Changes(comparisons=held, withdrawn=(), last=0, weights={})
 
 
 def test_fits_are_the_same_bits_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:

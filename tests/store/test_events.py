@@ -83,10 +83,10 @@ def test_skips_are_counted_apart_from_labels_and_stored_once(tmp_path):
     store.commit(some[:2], annotator="ada")
     assert [store.skip(some.pairs[2:5], annotator="ada") for _ in range(2)] == [3, 0]
     assert store.skip(some.pairs[2:3], annotator="ben") == 1
-    assert store.tally() == Tally(last=6, held=2, ties=0, by_annotator={"ada": 2}, skipped=4)
+    assert store.tally() == Tally(last=6, comparisons=2, ties=0, by_annotator={"ada": 2}, skipped=4)
     assert store.tally(until=3).skipped == 1
     assert store.last_answer(some.pairs.ids[2:4], "ada") == 4
-    assert (store.since(2).held, store.since(2).last) == (None, 6)
+    assert (store.since(2).comparisons, store.since(2).last) == (None, 6)
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])

@@ -77,7 +77,7 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(tmp_path, ca
     assert (store.snapshot().ids[:4], len(store), store.merges()) == (before, 5, [])
     changes = store.since(merged)  # as a run reads it
     assert len(changes.withdrawn) == 3
-    assert changes.held.pairs.ids == before[:1]
+    assert changes.comparisons.pairs.ids == before[:1]
     assert "has no merge to undo" in run(capsys, "undo", tmp_path / "store", code=2)
 
 

@@ -37,9 +37,9 @@ def event(name: str, kind: Any = "label", *, pair: tuple[int, int] = (0, 1), by:
 
 def held(changes: Changes) -> dict[Key, float]:
     """What holds of the changes, by pair and annotator."""
-    if changes.held is None:
+    if changes.comparisons is None:
         return {}
-    return dict(zip(changes.held.keys, changes.held.preferences.tolist(), strict=True))
+    return dict(zip(changes.comparisons.keys, changes.comparisons.preferences.tolist(), strict=True))
 
 
 @dataclass

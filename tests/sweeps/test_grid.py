@@ -11,7 +11,7 @@ from ray.tune.experiment import Experiment as TuneExperiment
 from ray.tune.experiment import Trial
 
 from rlhf_ray.settings import Experiment, SettingError
-from rlhf_ray.sweeps.space import Listed, count, describe, parse, points, told
+from rlhf_ray.sweeps.space import Listed, count, describe, parse, plan_in_words, points
 from rlhf_ray.sweeps.strategies import searcher
 
 LISTS = {"ppo.gamma": Listed([0.9, 0.95, 0.99]), "ppo.epochs": Listed([2, 4])}
@@ -70,7 +70,7 @@ def test_each_combination_is_repeated_with_every_seed() -> None:
     ],
 )
 def test_what_runs_is_said(space: Any, trials: int, repeat: int, search: str, line: str) -> None:
-    assert re.match(line, told(space, trials, repeat, search))
+    assert re.match(line, plan_in_words(space, trials, repeat, search))
 
 
 @pytest.mark.parametrize(

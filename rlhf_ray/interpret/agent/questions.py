@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import WorldMoments
+from rlhf_ray.agents.episodes import WorldStepBatch
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
@@ -136,7 +136,7 @@ class AgentQuestion(Question):
     world: World | None = None  # the world model; None for the recording
     # what the quantity is attributed to: frame and memory, or world and memory
     sources: tuple[Source, ...] = ("frame", "memory")
-    usual_moments: WorldMoments | None = None  # moments that give typical values and scales: see `against`
+    usual_moments: WorldStepBatch | None = None  # moments that give typical values and scales: see `against`
     seed: int = 0  # of SmoothGrad's noise
     words: ClassVar[Mapping[str, str]] = SOURCES
     output: ClassVar[str] = "quantity"
@@ -153,7 +153,7 @@ class AgentQuestion(Question):
         """Steps after the moment that are looked at."""
         return self.steps + self.quantity.ahead
 
-    def against(self, moments: WorldMoments) -> AgentQuestion:
+    def against(self, moments: WorldStepBatch) -> AgentQuestion:
         """Return the same question with the typical values and scales of some moments."""
         return replace(self, usual_moments=moments)
 
@@ -163,7 +163,7 @@ class AgentQuestion(Question):
         return [name for name in self.sources if name != "memory" or self.agent.memory_size]
 
     @property
-    def background(self) -> WorldMoments:
+    def background(self) -> WorldStepBatch:
         """The moments that tell what is usual."""
         if self.usual_moments is None:
             raise SettingError(
@@ -176,7 +176,7 @@ class AgentQuestion(Question):
         """The frame, if it is an image."""
         return ("frame",) if "frame" in self.sources and is_image(self.agent.observation_space) else ()
 
-    def inputs(self, moments: WorldMoments) -> dict[str, Tensor]:
+    def inputs(self, moments: WorldStepBatch) -> dict[str, Tensor]:
         """Return the values of the sources at each moment, ``[n, …]`` each."""
         values: dict[str, Tensor] = {}
         for name in self.names:
@@ -190,7 +190,7 @@ class AgentQuestion(Question):
                 values[name] = (moments.observations if self.world is not None else moments.observations[:, -1]).clone()
         return values
 
-    def rollout(self, moments: WorldMoments, inputs: Mapping[str, Tensor]) -> Simulation:
+    def rollout(self, moments: WorldStepBatch, inputs: Mapping[str, Tensor]) -> Simulation:
         """Compute the steps that the quantity reads; ``inputs``: values of some sources, instead of the moments' own."""
         memory = inputs.get("memory", moments.memory)
         if self.world is None:
@@ -205,7 +205,7 @@ class AgentQuestion(Question):
             start=inputs.get("world"),
         )
 
-    def ask(self, moments: WorldMoments, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
+    def ask(self, moments: WorldStepBatch, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the quantity ``[n]``."""
         simulation = self.rollout(moments, inputs or {})
         if not inputs or self.quantity.choice is None:
@@ -265,7 +265,7 @@ class AgentQuestion(Question):
         return dict(network.named_modules()) if isinstance(network, nn.Module) and not self.ahead else {}
 
 
-def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int) -> Simulation:
+def recorded(agent: Agent, moments: WorldStepBatch, frame: Tensor, memory: Tensor, steps: int) -> Simulation:
     """Let the agent look at recorded frames, as a simulation whose world is the recording.
 
     Raises:

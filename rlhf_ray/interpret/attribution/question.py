@@ -203,7 +203,7 @@ class Method(ABC):
     def attribute(self, question: Question, moments: Any) -> Maps:
         """Compute the map of each of ``question.names``, ``[n, *shape]`` in units of the output.
 
-        ``moments`` are what the question can be asked about: `Transitions` for rewards, `WorldMoments` for agents.
+        ``moments`` are what the question can be asked about: `Transitions` for rewards, `WorldStepBatch` for agents.
         """
 
 

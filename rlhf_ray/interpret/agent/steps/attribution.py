@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import WorldMoments, draw_moments
+from rlhf_ray.agents.episodes import WorldStepBatch, draw_moments
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent import questions
@@ -33,7 +33,7 @@ METHODS = ("saliency", "difference_x_gradient", "smoothgrad", "integrated_gradie
 """The methods, if the subject names none."""
 EPISODES = 200
 JUDGED, FEWEST = 64, 16
-"""Moments that faithfulness is judged at, at effort 1, and fewest."""
+"""Steps that faithfulness is judged at, at effort 1, and fewest."""
 STEPS, SHOWN = 4, 3
 """Steps from a strip's start to its question; strips in a picture."""
 COMPONENTS = 4
@@ -83,7 +83,7 @@ def quantities_of(context: AgentContext) -> list[Quantity]:
 
 
 def judge(
-    context: AgentContext, judged: WorldMoments, every: Sequence[Quantity]
+    context: AgentContext, judged: WorldStepBatch, every: Sequence[Quantity]
 ) -> tuple[dict[str, str], dict[str, str], dict[str, Curves], Faithful]:
     """Delete and insert parts of the frame in the order of maps: of all methods, or on most quantities of the drawn ones.
 
@@ -155,8 +155,8 @@ def _named(name: str, titles: Mapping[str, str], every: Sequence[Quantity]) -> t
 def strips(
     agent: Agent,
     world: World | None,
-    moments: WorldMoments,
-    usual: WorldMoments,
+    moments: WorldStepBatch,
+    usual: WorldStepBatch,
     asked: Sequence[Quantity],
     steps: int,
     faithful: Faithful,
@@ -186,7 +186,7 @@ def strips(
 
 
 def through_time(
-    question: AgentQuestion, moments: WorldMoments, scales: Mapping[str, Tensor], *, samples: int = 1
+    question: AgentQuestion, moments: WorldStepBatch, scales: Mapping[str, Tensor], *, samples: int = 1
 ) -> dict[str, Array]:
     """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.agents.episodes import Episodes, Moments, action_inputs
+from rlhf_ray.agents.episodes import Episodes, StepBatch, action_inputs
 from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.images import is_image
@@ -54,7 +54,7 @@ def run(context: AgentContext) -> Section:
     world = world_of(context)
     if world is not None:
         blocks["world model"] = np.zeros((*episodes.real.shape, world.size))
-        every = Moments(*np.nonzero(episodes.real))
+        every = StepBatch(*np.nonzero(episodes.real))
         blocks["world model"][episodes.real] = world_states(world, subject.agent, episodes, every)
     blocks["actions"] = action_inputs(episodes.actions, subject.agent.action_space)
     clustered = behaviours(blocks, episodes.real, seed=subject.seed, counts=TRIED)
@@ -131,7 +131,7 @@ class Behaviours:
     # end, and in windows that no cluster holds
     labels: IntArray
     clusters: Clusters  # the clusters of the windows that were clustered
-    starts: Moments  # where each of those windows starts, ``m`` moments
+    starts: StepBatch  # where each of those windows starts, ``m`` moments
     examples: Sequence[IntArray]  # for each behaviour, rows of these windows, the most typical first
     length: int  # steps in a window
 
@@ -193,7 +193,7 @@ def behaviours(
     for at, center in enumerate(centers):
         own = np.flatnonzero(found.labels == at)
         examples.append(own[np.argsort(((features[some][own] - center) ** 2).sum(1), kind="stable")])
-    return Behaviours(labels, found, Moments(rows[some], steps[some]), examples, length)
+    return Behaviours(labels, found, StepBatch(rows[some], steps[some]), examples, length)
 
 
 def shares(labels: IntArray, concept: Array) -> FloatArray:

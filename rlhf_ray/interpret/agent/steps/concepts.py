@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import Episodes, Moments
+from rlhf_ray.agents.episodes import Episodes, StepBatch
 from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import directions
@@ -263,7 +263,7 @@ def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Samples(Moments):
+class Samples(StepBatch):
     """What an agent has in mind at moments, after the observation was seen."""
 
     values: FloatArray  # ``[n, size]``

@@ -51,7 +51,7 @@ NAME, TITLE = "effects", "What it uses"
 
 LEVELS, FEWEST, FRAMES = 60, 20, 100_000
 """New levels at effort 1, and fewest; frames that a change is tried on: fewer levels if episodes are long."""
-MOMENTS, LONGEST = 4, 1000
+MOMENTS, LONGEST = 2, 1000
 """Moments of each level at which a change is made once; steps after which an episode is cut."""
 NUMBERS = 16
 """Numbers of an observation that are exchanged each alone, at most."""
@@ -263,8 +263,8 @@ class Bench:
     def _single(self, change: Change, acts: BoolArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Make a change at single moments; return each level's return after the worst, and whether any action changes, ``[n]``."""
         plain, count = self.plain, len(self.plain)
-        spaced = np.linspace(0, 1, self.moments)[None] * (plain.lengths[:, None] - 1)
-        chosen = np.concatenate([spaced.round().astype(np.int64), self._largest(acts, values)[:, None]], 1)
+        spaced = (np.arange(self.moments) + 0.5) / self.moments * plain.lengths[:, None]
+        chosen = np.concatenate([spaced.astype(np.int64), self._largest(acts, values)[:, None]], 1)
         rows, moments = np.repeat(np.arange(count), chosen.shape[1]), chosen.ravel()
         start, begun = None, np.zeros_like(moments)
         if len(plain.env_states):  # what comes before is as it was

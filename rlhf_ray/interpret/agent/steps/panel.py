@@ -49,7 +49,7 @@ LEVELS = 8
 CONTROLS = 5
 """Random directions of equal variance that a component is compared with."""
 MOMENTS = 24
-"""Moments that each edit is tried at."""
+"""Steps that each edit is tried at."""
 LONGEST = 48
 """Most steps of a pair."""
 DREAMED = 16
@@ -144,7 +144,7 @@ class PairMaker:
     site: str
 
     def of_interventions(
-        self, most: int, told: Callable[[str], None] = lambda text: None
+        self, most: int, say: Callable[[str], None] = lambda text: None
     ) -> tuple[list[PanelPair], list[int]]:
         """Hold one component after the other at its mean, in the real environment.
 
@@ -165,7 +165,7 @@ class PairMaker:
             plain = play(agent, batch, levels, max_steps=LONGEST)
             played = []
             for component in range(len(basis)):
-                told(f"playing without {basis.names[component]}")
+                say(f"playing without {basis.names[component]}")
                 played.append((component, without(basis, [component])))
             played.sort(key=lambda one: -float(differences(plain, one[1]).mean()))
             pairs = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent, Edit
-from rlhf_ray.agents.episodes import Episodes, Moments, moments_of
+from rlhf_ray.agents.episodes import Episodes, StepBatch, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import actions as policy_actions
@@ -178,10 +178,10 @@ class World(Protocol):
 
 
 STATES = 256
-"""Moments at a time."""
+"""Steps at a time."""
 
 
-def world_states(world: World, agent: Agent, episodes: Episodes, moments: Moments) -> FloatArray:
+def world_states(world: World, agent: Agent, episodes: Episodes, moments: StepBatch) -> FloatArray:
     """Return the world model's states ``[n, size]`` at recorded moments, from the observations up to each."""
     parts = [np.zeros((0, world.size))]
     with torch.no_grad():
