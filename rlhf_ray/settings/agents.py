@@ -31,7 +31,7 @@ class AgentSettings:
     """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
     env_threads: Count | Literal["auto"] = "auto"
     """Threads that step the copies of one env runner where they step in C++ (envpool/). Where they step one by one, as Python
-    environments do, each has a process of its own from 2, which pays where a step takes more than about .1 ms. auto: the cores that
+    environments do, each has a process of its own from 2, which pays where a step takes more than about .5 ms. auto: the cores that
     the process may use, shared among the env runners; no processes. The experiment does not depend on it."""
     max_policy_age: Natural | None = None
     """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners
