@@ -108,6 +108,27 @@ def test_going_on_from_a_moment_is_playing_from_the_start(bench: Bench) -> None:
         assert found.figures[ONCE].mean != 0.0
 
 
+def test_without_memory_the_share_at_once_is_that_of_playing_throughout() -> None:
+    """It looks at lamp A alone, so that some numbers matter and others don't."""
+
+    def decide(seen: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.stack([1.0 - 2.0 * seen[:, 0], 2.0 * seen[:, 0] - 1.0], 1), seen[:, 0]
+
+    agent = FunctionAgent(decide, Lamps(1, "a").observation_space, Lamps(1, "a").action_space)
+    plain = play(agent, Lamps(40, "a"), range(40), keep_states=True)
+    bench = Bench(agent, partial(Lamps, rule="a"), plain, np.arange(40), 1.0, 2, STEPS)
+    shares = set()
+    for change in other_sights(plain, np.roll(np.arange(40), 1), [str(n) for n in range(plain.observations.shape[-1])]):
+        throughout = bench.play(change.throughout(40)).actions != plain.actions
+        share = throughout.reshape(40, -1).any(1).mean()
+        assert bench.effect(change).figures[ACTIONS].mean == bench.ever(change).mean == pytest.approx(share), (
+            change.name
+        )
+        shares.add(share)
+    assert 0.0 in shares
+    assert max(shares) > 0.0
+
+
 def test_an_edit_that_lasts_is_made_at_the_start_and_a_single_action_shows() -> None:
     """The trap, seen at the first step, decides one action: to leap over it, or to walk on."""
 

@@ -136,7 +136,7 @@ def _play(subject: AgentSubject, levels: IntArray) -> tuple[Episodes, list[str]]
         return subject.play(levels, max_steps=LONGEST, keep_states=True), []
     except SettingError as error:
         note = (
-            f"The world can't go back to a step ({error}): its edits are tried at {MOMENTS} moments of each level only."
+            f"The world can't go back to a step ({error}): its edits are tried at {MOMENTS + 1} moments of each level."
         )
         return subject.play(levels, max_steps=LONGEST), [note]
 
