@@ -139,13 +139,8 @@ class _Flat(torch.optim.Optimizer):
         self.flat.collect_gradients()
         self.take_step()
 
-    @torch.no_grad()
-    def take_step(self, skip: Tensor | None = None) -> None:
-        """Take a step along `FlatParameters.gradient`.
-
-        Args:
-            skip: scalar: 1 to leave everything as it is, 0 otherwise.
-        """
+    def take_step(self) -> None:
+        """Take a step along `FlatParameters.gradient`."""
         group = self.param_groups[0]
         type(self).fused_step(
             [self.flat.values],
@@ -153,7 +148,7 @@ class _Flat(torch.optim.Optimizer):
             [self._first],
             [self._second],
             [],
-            [self._steps.add_(1.0 if skip is None else 1.0 - skip)],
+            [self._steps.add_(1.0)],
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -162,7 +157,7 @@ class _Flat(torch.optim.Optimizer):
             amsgrad=False,
             maximize=False,
             grad_scale=None,
-            found_inf=skip,
+            found_inf=None,
         )
 
 

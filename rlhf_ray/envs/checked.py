@@ -22,6 +22,7 @@ from rlhf_ray.envs.observations import (
     LARGEST,
     Say,
     UnfitError,
+    copied,
     fitting,
     plain,
     plain_end,
@@ -93,7 +94,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """See gymnasium."""
         self._step += 1
         try:
-            given = fitted(copy.deepcopy(action), self.env.action_space)
+            given = fitted(copied(action), self.env.action_space)
             with stepping:
                 observation, reward, terminated, truncated, info = self.env.step(given)
         except RAISED as error:
@@ -172,7 +173,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
     def step(self, actions: Any) -> Any:
         """See gymnasium."""
         try:
-            given = fitted(copy.deepcopy(actions), self.env.action_space)
+            given = fitted(copied(actions), self.env.action_space)
             with stepping:
                 observations, rewards, terminated, truncated, info = self.env.step(given)
         except RAISED as error:
@@ -184,7 +185,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: step() returned {error}. Fix the environment."
             ) from None
-        if rewards.dtype.kind not in "biuf" or not (np.abs(rewards) <= LARGEST).all():
+        if rewards.dtype.kind not in "biuf" or not np.maximum.reduce(np.abs(rewards), axis=None) <= LARGEST:
             _blame_policy(actions, f"Environment {self._called}")
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite float32s. Fix "

@@ -68,13 +68,12 @@ class ArrayVectorEnv(VectorEnv[Array, Array, Array]):
         """Step all copies, and start an episode in those whose last one ended in the step before."""
         if self._lengths is None:
             raise ResetNeeded("Call reset() before step().")
-        starting = self._ended
         self._acted = np.asarray(actions)
         self._states, rewards = self.move(self._states, self._acted)
-        self._lengths = np.where(starting, 0, self._lengths + 1)
-        for i in np.flatnonzero(starting):
+        self._lengths += 1
+        for i in self._ended.nonzero()[0]:
             self.copies[i].reset()
-            self._states[i], rewards[i] = self.copies[i].state, 0.0
+            self._states[i], rewards[i], self._lengths[i] = self.copies[i].state, 0.0, 0
         self._ended = self._lengths >= self._limit if self._limit else np.zeros(self.num_envs, bool)
         return self.observe(self._states), rewards, np.zeros(self.num_envs, bool), self._ended.copy(), {}
 
@@ -93,6 +92,12 @@ class ArrayVectorEnv(VectorEnv[Array, Array, Array]):
             copy.close()
 
 
+def _between(values: Array, low: float, high: float) -> Array:
+    """`numpy.clip`, which takes several times as long for a few numbers."""
+    clipped: Array = np.minimum(np.maximum(values, low), high)
+    return clipped
+
+
 class PendulumVectorEnv(ArrayVectorEnv):
     """Copies of gymnasium's Pendulum-v1."""
 
@@ -104,20 +109,24 @@ class PendulumVectorEnv(ArrayVectorEnv):
         off_upright = (angle + np.pi) % (2 * np.pi) - np.pi
         costs = off_upright**2 + 0.1 * speed**2 + 0.001 * (torque**2)
         push = 3 * of.g / (2 * of.l) * np.sin(angle) + 3.0 / (of.m * of.l**2) * torque
-        faster = np.clip(speed + push * of.dt, -of.max_speed, of.max_speed)
-        return np.stack([angle + faster * of.dt, faster], 1), -costs
+        moved = np.empty_like(states)
+        moved[:, 1] = faster = _between(speed + push * of.dt, -of.max_speed, of.max_speed)
+        moved[:, 0] = angle + faster * of.dt
+        return moved, -costs
 
     def pose(self, copy: Any, action: Array | None) -> None:
         """See `ArrayVectorEnv`: the arrow of the torque."""
         copy.last_u = None if action is None else self._torques(action)[0]
 
     def _torques(self, actions: Array) -> Array:
-        return np.clip(actions, -self.copies[0].max_torque, self.copies[0].max_torque)
+        return _between(actions, -self.copies[0].max_torque, self.copies[0].max_torque)
 
     def observe(self, states: FloatArray) -> Array:
         """See `ArrayVectorEnv`."""
         angle, speed = states.T
-        return np.stack([np.cos(angle), np.sin(angle), speed], 1).astype(np.float32)
+        seen = np.empty((len(states), 3), np.float32)
+        seen[:, 0], seen[:, 1], seen[:, 2] = np.cos(angle), np.sin(angle), speed
+        return seen
 
 
 class CartPoleFixedVectorEnv(ArrayVectorEnv):

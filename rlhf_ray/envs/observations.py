@@ -124,7 +124,7 @@ class _Numbers:
                 raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
         if values.shape != self.shape:
             raise UnfitError(f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.shape}")
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if values.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(values), axis=None):
             place = _first(~np.isfinite(values))
             raise UnfitError(f"{_an(self.part)} that is {values[place]} at {_place(place)}")
         values = self._converted(values)
@@ -135,7 +135,7 @@ class _Numbers:
     def _check_bounds(self, values: Array) -> None:
         """Refuse a choice that there isn't; say once that a number is outside its bounds."""
         out = (values < self.low) | (values > self.high)
-        if not out.any():
+        if not np.logical_or.reduce(out, axis=None):
             return
         place = _first(out)
         if self.chosen:
@@ -176,6 +176,8 @@ def plain(value: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """Return a copy of an observation; of a tensor, one without its gradient: with it, many can't be copied."""
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
     if isinstance(value, Mapping):
         return {name: copied(part) for name, part in value.items()}
     if type(value) in (tuple, list):

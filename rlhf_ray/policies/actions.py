@@ -73,18 +73,36 @@ def _joined(components: list[Tensor], space: gym.Space[Any]) -> Tensor:
     return components[0] if isinstance(space, gym.spaces.Discrete) else torch.stack(components, -1)
 
 
+class ToEnvActions:
+    """Converts a policy's actions ``[..., *action_shape]`` to those that the environment gets: int64, or float32 in the bounds.
+
+    Args:
+        space: of the actions.
+    """
+
+    def __init__(self, space: gym.Space[Any]):
+        self.box = isinstance(space, gym.spaces.Box)
+        if isinstance(space, gym.spaces.Box):
+            self.low, self.high = within(space)
+            scaled = two_bounds(space)
+            self.scaled: BoolArray | bool = scaled if scaled.any() and not scaled.all() else bool(scaled.any())
+            self.start = np.where(scaled, self.low, np.float32(-1.0))
+            self.width = np.where(scaled, self.high, np.float32(1.0)) - self.start
+
+    def __call__(self, actions: Array) -> Array:
+        """Return the environment's actions, in an array of their own."""
+        if not self.box:
+            return np.array(actions, dtype=np.int64)
+        if self.scaled is not False:
+            within_bounds = self.start + (np.asarray(actions) + 1.0) * self.width / 2.0
+            actions = within_bounds if self.scaled is True else np.where(self.scaled, within_bounds, actions)
+        clipped: Array = np.minimum(np.maximum(actions, self.low), self.high).astype(np.float32)
+        return clipped
+
+
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
-    """Convert a policy's actions ``[..., *action_shape]`` to those that the environment gets: int64, or float32 in the bounds."""
-    if not isinstance(space, gym.spaces.Box):
-        return np.asarray(actions, dtype=np.int64)
-    low, high = within(space)
-    if (scaled := two_bounds(space)).all():
-        actions = low + (np.asarray(actions) + 1.0) * (high - low) / 2.0
-    elif scaled.any():
-        start, end = np.where(scaled, low, -1.0), np.where(scaled, high, 1.0)
-        actions = np.where(scaled, start + (np.asarray(actions) + 1.0) * (end - start) / 2.0, actions)
-    clipped: Array = np.clip(actions, low, high).astype(np.float32)
-    return clipped
+    """Return what `ToEnvActions` makes of a policy's actions."""
+    return ToEnvActions(space)(actions)
 
 
 def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:

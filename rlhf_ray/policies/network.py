@@ -222,7 +222,11 @@ def _with_numpy(network: ActorCriticNetwork) -> Outputs:
             np.tanh(values, out=values)
         values = values @ weights[-1]
         values += biases[-1]
-        return values if log_std is None else np.concatenate([values, np.broadcast_to(log_std, values.shape)], 1)
+        if log_std is None:
+            return values
+        both: FloatArray = np.empty((len(values), 2 * len(log_std)), np.float32)
+        both[:, : len(log_std)], both[:, len(log_std) :] = values, log_std
+        return both
 
     return outputs
 

@@ -8,7 +8,7 @@ autograd: their forward and backward passes are a few products of stacked matric
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,10 +186,10 @@ class PPOUpdate:
             ``steps_left_out``.
         """
         gradient_of = None
-        if self._stacked and not loss.clips_values:
+        if self._stacked and not loss.clips_values and self.flat.values.device.type == "cpu":
             gradient_of = StackedMLPs(self.network, self.flat, self.space, loss, index.shape[1])
         self.flat.attach_gradients()
-        gradient, left_out = self.flat.gradient, torch.zeros((), device=self.flat.values.device)
+        gradient, left_out = self.flat.gradient, 0
         parts: dict[str, Tensor] = {}
         last = len(index) - 1
         for number, minibatch in enumerate(rows.minibatches(index)):
@@ -198,19 +198,21 @@ class PPOUpdate:
                     total, parts = loss(self.network, self.space, minibatch)
                     parts["total_loss"] = total
             if gradient_of is not None:
-                gradient_of(minibatch)
+                with np.errstate(over="ignore", invalid="ignore"):  # such gradients are left out
+                    gradient_of(minibatch)
             else:
                 gradient.zero_()
                 self._add_gradient(loss, minibatch)
-            norm = gradient.norm()
-            if max_norm is not None:
-                gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-            skip = 1.0 - torch.isfinite(norm).float()
-            left_out += skip
-            optimizer.take_step(skip)
+            norm = float(torch.linalg.vector_norm(gradient))
+            if math.isfinite(norm):
+                if max_norm is not None and (scale := max_norm / (norm + 1e-6)) < 1.0:
+                    gradient.mul_(scale)
+                optimizer.take_step()
+            else:
+                left_out += 1
             if number == last:
-                parts["gradient_norm"] = norm
-        return parts | {"steps_left_out": left_out}
+                parts["gradient_norm"] = torch.tensor(norm)
+        return parts | {"steps_left_out": torch.tensor(left_out)}
 
     def _add_gradient(self, loss: PPOLoss, minibatch: PPORows) -> None:
         """Add the loss's gradient; of many images in parts, of which several cores compute one each."""
@@ -276,9 +278,13 @@ def heads_of(network: ActorCriticNetwork) -> tuple[Any, Any]:
 
 
 class StackedMLPs:
-    """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd.
+    """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd, on a CPU.
 
-    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values.
+    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values. Products are torch's,
+    whose threads are bounded; all else is numpy's, on the same memory: on so few numbers, its operations take less time.
+
+    Args:
+        size: rows of a minibatch.
     """
 
     def __init__(
@@ -294,13 +300,20 @@ class StackedMLPs:
         self.weights = views(flat.values, "weight")
         self.transposed = [weight.transpose(1, 2) for weight in self.weights]
         self.biases = [bias[:, None] for bias in views(flat.values, "bias")]
-        self.of_weights, self.of_biases = views(flat.gradient, "weight"), views(flat.gradient, "bias")
-        self.heads = heads_of(network)
+        self.of_weights, self.of_biases = views(flat.gradient, "weight"), _arrays(views(flat.gradient, "bias"))
+        self.heads = [(head.weight.detach(), head.bias.detach()) for head in heads_of(network)]
         self.of_heads = [
-            (flat.part_of(head.weight, flat.gradient), flat.part_of(head.bias, flat.gradient)) for head in self.heads
+            (flat.part_of(head.weight, flat.gradient), flat.part_of(head.bias, flat.gradient).numpy())
+            for head in heads_of(network)
         ]
-        self.log_std = None if self.choices else network.log_std
-        self.of_log_std = None if self.choices else flat.part_of(network.log_std, flat.gradient)
+        self.log_std = None if self.choices else network.log_std.detach().numpy()
+        self.of_log_std = None if self.choices else flat.part_of(network.log_std, flat.gradient).numpy()
+        self.values, self.changes = ([torch.empty(2, size, part.shape[1]) for part in self.weights] for _ in range(2))
+        self.value_arrays, self.change_arrays = _arrays(self.values), _arrays(self.changes)
+        self.last, self.last_change = self.values[-1].unbind(0), self.changes[-1].unbind(0)
+        self.outputs = [torch.empty(size, len(bias)) for _, bias in self.heads]
+        self.output_arrays = _arrays(self.outputs)
+        self.rows = np.arange(size)
 
     @staticmethod
     def layers_of(network: ActorCriticNetwork) -> list[tuple[nn.Linear, nn.Linear]]:
@@ -311,67 +324,87 @@ class StackedMLPs:
         critic: Any = network.critic
         return list(zip(actor[:-1:2], critic[:-1:2], strict=True))
 
-    @torch.no_grad()
     def __call__(self, rows: PPORows) -> None:
         """Set the gradient of the loss."""
-        values = rows.inputs.expand(2, -1, -1)
-        inputs = []
-        for bias, weight in zip(self.biases, self.transposed, strict=True):
-            inputs.append(values)
-            values = torch.baddbmm(bias, values, weight).tanh_()
-        actor, critic = self.heads
-        outputs = torch.addmm(actor.bias, values[0], actor.weight.t())
-        value = torch.addmm(critic.bias, values[1], critic.weight.t())
-        of_outputs = self._of_discrete(rows, outputs) if self.choices else self._of_gaussian(rows, outputs)
-        errors = value[:, 0] - rows.targets
+        inputs = [rows.inputs.expand(2, -1, -1), *self.values[:-1]]
+        for layer, values in enumerate(inputs):
+            torch.baddbmm(self.biases[layer], values, self.transposed[layer], out=self.values[layer])
+            np.tanh(self.value_arrays[layer], out=self.value_arrays[layer])
+        for (weight, bias), values, out in zip(self.heads, self.last, self.outputs, strict=True):
+            torch.addmm(bias, values, weight.t(), out=out)
+        _, actions, logs, advantage, targets, _ = _arrays(rows.columns())
+        outputs, value = self.output_arrays
+        of_outputs = (self._of_discrete if self.choices else self._of_gaussian)(actions, logs, advantage, outputs)
+        errors = value - targets[:, None]
         if self.loss.largest_value_loss != math.inf:
-            errors = errors * (errors**2 <= self.loss.largest_value_loss)
-        of_value = errors[:, None].mul_(2.0 * self.loss.value_coefficient / self.size)
-        change = torch.empty_like(values)
-        for i, (head, of_head) in enumerate(zip(self.heads, (of_outputs, of_value), strict=True)):
-            torch.mm(of_head.t(), values[i], out=self.of_heads[i][0])
-            torch.sum(of_head, 0, out=self.of_heads[i][1])
-            torch.mm(of_head, head.weight, out=change[i])
+            errors *= errors**2 <= self.loss.largest_value_loss
+        errors *= 2.0 * self.loss.value_coefficient / self.size
+        of_heads = zip(self.heads, (of_outputs, errors), self.of_heads, self.last, self.last_change, strict=True)
+        for (weight, _), of_head, (of_weight, of_bias), values, change in of_heads:
+            np.add.reduce(of_head, 0, out=of_bias)
+            by_output = torch.from_numpy(of_head)
+            torch.mm(by_output.t(), values, out=of_weight)
+            torch.mm(by_output, weight, out=change)
         for layer in reversed(range(len(self.weights))):
-            change.addcmul_(change * values, values, value=-1.0)  # tanh' = 1 - tanh²
+            change, by_inputs, slopes = self.changes[layer], self.change_arrays[layer], self.value_arrays[layer]
+            np.multiply(slopes, slopes, out=slopes)
+            np.subtract(1.0, slopes, out=slopes)  # tanh' = 1 - tanh²
+            np.multiply(by_inputs, slopes, out=by_inputs)
+            np.add.reduce(by_inputs, 1, out=self.of_biases[layer])
             torch.bmm(change.transpose(1, 2), inputs[layer], out=self.of_weights[layer])
-            torch.sum(change, 1, out=self.of_biases[layer])
             if layer:
-                values = inputs[layer]
-                change = torch.bmm(change, self.weights[layer])
+                torch.bmm(change, self.weights[layer], out=self.changes[layer - 1])
 
-    def _of_log_probability(self, rows: PPORows, log_probability_: Tensor) -> Tensor:
-        """Return the derivative ``[n]`` of the loss by the actions' log probabilities."""
-        ratio = log_probability_.sub_(rows.log_probabilities).exp_()
+    def _of_log_probability(self, now: Array, before: Array, advantage: Array) -> Array:
+        """Return the derivative ``[n]`` of the loss by the actions' log probabilities ``now``."""
+        ratio: Array = np.exp(now - before)
         clip = self.loss.clip
-        counts = torch.where(rows.advantages > 0, ratio <= 1.0 + clip, ratio >= 1.0 - clip)
-        return ratio.mul_(rows.advantages).mul_(counts).mul_(-1.0 / self.size)
+        counts = np.where(advantage > 0, ratio <= 1.0 + clip, ratio >= 1.0 - clip)
+        ratio *= advantage
+        ratio *= counts
+        ratio *= -1.0 / self.size
+        return ratio
 
-    def _of_gaussian(self, rows: PPORows, mean: Tensor) -> Tensor:
+    def _of_gaussian(self, actions: Array, logs: Array, advantage: Array, mean: Array) -> Array:
         assert self.log_std is not None
         assert self.of_log_std is not None
-        inverse = torch.exp(-self.log_std)
-        deviation = (rows.actions - mean).mul_(inverse)
+        inverse = np.exp(-self.log_std)
+        deviation: Array = (actions - mean) * inverse
         squares = deviation * deviation
-        log_probability_ = (-0.5 * squares).sub_(self.log_std + HALF_LOG_TWO_PI).sum(-1)
-        by_log_probability = self._of_log_probability(rows, log_probability_)[:, None]
-        torch.sum(squares.sub_(1.0).mul_(by_log_probability), 0, out=self.of_log_std)
-        self.of_log_std.sub_(self.loss.entropy_coefficient)
-        return deviation.mul_(inverse).mul_(by_log_probability)
+        log_probability_ = np.add.reduce(-0.5 * squares - (self.log_std + HALF_LOG_TWO_PI), -1)
+        by_log_probability = self._of_log_probability(log_probability_, logs, advantage)[:, None]
+        np.add.reduce((squares - 1.0) * by_log_probability, 0, out=self.of_log_std)
+        self.of_log_std -= self.loss.entropy_coefficient
+        deviation *= inverse
+        deviation *= by_log_probability
+        return deviation
 
-    def _of_discrete(self, rows: PPORows, logits: Tensor) -> Tensor:
-        actions = rows.actions.long().reshape(len(logits), len(self.choices))
-        logs = [part.log_softmax(-1) for part in torch.split(logits, list(self.choices), -1)]
-        chosen = torch.cat([log.gather(-1, actions[:, i : i + 1]) for i, log in enumerate(logs)], -1)
-        by_log_probability = self._of_log_probability(rows, chosen.sum(-1))[:, None]
-        parts = []
-        for i, log in enumerate(logs):
-            probabilities = log.exp()
-            of_logits = probabilities * -by_log_probability
-            of_logits.scatter_add_(-1, actions[:, i : i + 1], by_log_probability)
+    def _of_discrete(self, actions: Array, logs: Array, advantage: Array, logits: Array) -> Array:
+        index = actions.astype(np.int64).reshape(self.size, len(self.choices))
+        ends = np.cumsum(self.choices)
+        parts = [logits[:, end - count : end] for count, end in zip(self.choices, ends, strict=True)]
+        probabilities, logarithms = zip(*map(_softmax, parts), strict=True)
+        now = sum(log[self.rows, index[:, i]] for i, log in enumerate(logarithms))
+        by_log_probability = self._of_log_probability(now, logs, advantage)
+        of_logits = np.empty_like(logits)
+        for i, (shares, log, end) in enumerate(zip(probabilities, logarithms, ends, strict=True)):
+            of_part = of_logits[:, end - self.choices[i] : end]
+            np.multiply(shares, -by_log_probability[:, None], out=of_part)
+            of_part[self.rows, index[:, i]] += by_log_probability
             if self.loss.entropy_coefficient:
-                of_entropy = -(probabilities * log).sum(-1, keepdim=True)
-                probabilities.mul_(log.add_(of_entropy))
-                of_logits.add_(probabilities, alpha=self.loss.entropy_coefficient / self.size)
-            parts.append(of_logits)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+                of_entropy = log - (shares * log).sum(-1, keepdims=True)
+                of_part += (self.loss.entropy_coefficient / self.size) * shares * of_entropy
+        return of_logits
+
+
+def _softmax(logits: Array) -> tuple[Array, Array]:
+    """Return probabilities ``[n, choices]`` and their logarithms."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    powers = np.exp(shifted)
+    sums = powers.sum(-1, keepdims=True)
+    return powers / sums, shifted - np.log(sums)
+
+
+def _arrays(tensors: Iterable[Tensor]) -> list[Array]:
+    """Return tensors as arrays on the same memory."""
+    return [tensor.numpy() for tensor in tensors]

@@ -23,7 +23,7 @@ from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
-from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
+from ray.rllib.utils.metrics import ENV_STEP_TIMER, RLMODULE_INFERENCE_TIMER
 
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import was_restarted
@@ -38,9 +38,10 @@ from rlhf_ray.data.system import usable_cores, within_bound
 from rlhf_ray.data.vector_rollout import Infos, VectorRollout
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
-from rlhf_ray.policies.actions import gumbel_noise, log_probability, to_env_actions
+from rlhf_ray.envs.observations import copied
+from rlhf_ray.policies.actions import ToEnvActions, gumbel_noise, log_probability, to_env_actions
 from rlhf_ray.policies.network import outputs_of
-from rlhf_ray.rllib.rllib_internals import begin_runner, env_creator, seeded_without_compiler, tell
+from rlhf_ray.rllib.rllib_internals import begin_runner, env_creator, failed_step, seeded_without_compiler, tell
 from rlhf_ray.settings import Experiment
 
 
@@ -157,13 +158,13 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def stepped(self, actions: Any) -> Any:
         """Step the environments, inside ``of_environment``. They get and give copies: some change or reuse arrays."""
-        space, given = self.env.single_action_space, copy.deepcopy(actions)
+        space, given = self.env.single_action_space, copied(actions)
         if isinstance(given, list):
             given = [fitted(action, space) for action in given]
         elif given.dtype != space.dtype:
             given = fitted(given, space)
         with stepping:
-            stepped = super()._try_env_step(given)
+            stepped = self._step_env(given)
         if stepped is ENV_STEP_FAILURE:
             return stepped
         if isinstance(stepped[4], InfosByCopy):
@@ -171,7 +172,10 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             if arrays or self._ended_before or ended.any():  # else there is nothing to follow
                 self._log_infos(arrays, ended)
             self._ended_before = bool(ended.any())
-        return copy.deepcopy(stepped[0]), *stepped[1:]
+        return copied(stepped[0]), *stepped[1:]
+
+    def _step_env(self, actions: Any) -> Any:
+        return super()._try_env_step(actions)
 
     def _log_infos(self, infos: Mapping[str, Any], ended: Any) -> None:
         """Log which episodes succeeded and, whenever some end, the means of what the environment says."""
@@ -208,7 +212,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return result
 
 
-class ToEnvActions(ConnectorV2):  # type: ignore[misc]
+class EnvActionsConnector(ConnectorV2):  # type: ignore[misc]
     """Gives the environment the actions of `to_env_actions`, in place of RLlib's `NormalizeAndClipActions`.
 
     RLlib's leaves all components of an action as they are where one has no bounds.
@@ -226,11 +230,11 @@ class ToEnvActions(ConnectorV2):  # type: ignore[misc]
 
 
 class GivesEnvActions:
-    """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `ToEnvActions`."""
+    """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `EnvActionsConnector`."""
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
         pipeline = super().build_module_to_env_connector(env, spaces)  # type: ignore[misc]
-        pipeline.insert_before(NormalizeAndClipActions, ToEnvActions())
+        pipeline.insert_before(NormalizeAndClipActions, EnvActionsConnector())
         pipeline.remove(NormalizeAndClipActions)
         return pipeline
 
@@ -281,7 +285,7 @@ class ArrayEnvRunner(EnvRunner):
         """Sample steps, with noise of ``generator``; None: without exploration."""
         policy = outputs_of(self.module.unwrapped().network)
         space = self.env.single_action_space
-        acting = _Draws(choices_of(space), generator)
+        acting, for_env = _Draws(choices_of(space), generator), ToEnvActions(space)
         if reset or self._needs_initial_reset:
             self._begin()
         while True:
@@ -289,11 +293,10 @@ class ArrayEnvRunner(EnvRunner):
             observations, actions, outputs, results, reals, clock = [self._seen], [], [], [], [], [time.perf_counter()]
             inference, counted = 0.0, 0
             while counted < wanted:
-                began = time.perf_counter()
                 logits = policy(self._seen)
                 action = acting(logits)
-                inference += time.perf_counter() - began
-                stepped: Any = self.stepped(to_env_actions(action, space))
+                inference += time.perf_counter() - clock[-1]
+                stepped: Any = self.stepped(for_env(action))
                 if stepped is ENV_STEP_FAILURE:
                     break
                 self._seen, reward, terminated, truncated, _ = stepped
@@ -304,31 +307,40 @@ class ArrayEnvRunner(EnvRunner):
                 results.append((np.array(reward, np.float64), np.array(terminated), np.array(truncated)))
                 reals.append(real)
                 clock.append(time.perf_counter())
-                self._lengths = np.where(real, self._lengths + 1, 0)
+                self._lengths = (self._lengths + 1) * real
                 self._ended = terminated | truncated
-                counted += int(real.sum())
+                counted += int(np.count_nonzero(real))
             else:
                 break
             self._begin()
-        rewards, terminateds, truncateds = (np.stack(column) for column in zip(*results, strict=True))
-        taken = np.stack(actions)
+        rewards, terminateds, truncateds = (np.array(column) for column in zip(*results, strict=True))
+        taken = np.array(actions)
         with torch.inference_mode():
-            likelihoods = log_probability(torch.as_tensor(np.stack(outputs)), torch.as_tensor(taken), space).numpy()
+            likelihoods = log_probability(torch.as_tensor(np.array(outputs)), torch.as_tensor(taken), space).numpy()
         rollout = VectorRollout(
-            np.stack(observations),
+            np.array(observations),
             taken,
             likelihoods,
             rewards,
             terminateds,
             truncateds,
-            np.stack(reals),
+            np.array(reals),
             starts,
             self._weights_seq_no,
             self.worker_index,
         )
         self.metrics.log_value(RLMODULE_INFERENCE_TIMER, inference / len(actions))
+        self.metrics.log_value(ENV_STEP_TIMER, (clock[-1] - clock[0] - inference) / len(actions))
+        self._log_env_steps(metric=self._metrics_num_try_env_step, num_steps=len(actions))
         self._log_episodes(rollout, np.array(clock))
         return rollout
+
+    def _step_env(self, actions: Any) -> Any:
+        """Step the environments as RLlib does, whose metrics of a step take as long as some environments."""
+        try:
+            return self.env.step(actions)
+        except Exception as error:
+            return failed_step(self, error)
 
     def _begin(self) -> None:
         """Start new episodes in all copies."""
@@ -376,7 +388,8 @@ class _Draws:
 
     def __call__(self, outputs: Any) -> Any:
         if not self.choices:
-            mean, log_std = np.split(outputs, 2, 1)
+            size = outputs.shape[1] // 2
+            mean, log_std = outputs[:, :size], outputs[:, size:]
             return mean if self.generator is None else mean + np.exp(log_std) * self._noise(mean.shape, self.generator)
         if self.generator is not None:
             outputs = outputs + self._noise(outputs.shape, self.generator)

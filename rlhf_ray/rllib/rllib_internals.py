@@ -22,6 +22,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.env import env_runner_group
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import (
     ALL_MODULES,
     DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
@@ -126,6 +127,20 @@ def begin_episodes(runner: Any, seeds: np.random.SeedSequence, of_environment: n
         streams.seed(of_environment)
     runner._seed = number_of(seeds)
     runner._needs_initial_reset = True
+
+
+def failed_step(runner: Any, error: Exception) -> Any:
+    """Let an env runner of RLlib handle an exception of its environment's step. Returns what its own step returns then."""
+
+    def fail(actions: Any) -> Any:
+        raise error
+
+    env = runner.env
+    env.step = fail
+    try:
+        return SingleAgentEnvRunner._try_env_step(runner, None)
+    finally:
+        del env.step
 
 
 def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
