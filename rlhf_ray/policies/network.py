@@ -215,7 +215,7 @@ def _with_numpy(network: ActorCriticNetwork) -> Outputs:
     log_std = None if network.discrete else network.log_std.detach().numpy().copy()
 
     def outputs(observations: Array) -> FloatArray:
-        values = encode(observations)
+        values: FloatArray = encode(observations)
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             values = values @ weight
             values += bias

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel
+from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel, multiply
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 
@@ -280,8 +280,8 @@ def heads_of(network: ActorCriticNetwork) -> tuple[Any, Any]:
 class StackedMLPs:
     """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd, on a CPU.
 
-    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values. Products are torch's,
-    whose threads are bounded; all else is numpy's, on the same memory: on so few numbers, its operations take less time.
+    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values. Numpy computes, in the
+    memory of torch's tensors: on so few numbers, its operations take less time.
 
     Args:
         size: rows of a minibatch.
@@ -299,9 +299,9 @@ class StackedMLPs:
 
         self.weights = views(flat.values, "weight")
         self.transposed = [weight.transpose(1, 2) for weight in self.weights]
-        self.biases = [bias[:, None] for bias in views(flat.values, "bias")]
+        self.biases = _arrays([bias[:, None] for bias in views(flat.values, "bias")])
         self.of_weights, self.of_biases = views(flat.gradient, "weight"), _arrays(views(flat.gradient, "bias"))
-        self.heads = [(head.weight.detach(), head.bias.detach()) for head in heads_of(network)]
+        self.heads = [(head.weight.detach(), head.bias.detach().numpy()) for head in heads_of(network)]
         self.of_heads = [
             (flat.part_of(head.weight, flat.gradient), flat.part_of(head.bias, flat.gradient).numpy())
             for head in heads_of(network)
@@ -328,10 +328,13 @@ class StackedMLPs:
         """Set the gradient of the loss."""
         inputs = [rows.inputs.expand(2, -1, -1), *self.values[:-1]]
         for layer, values in enumerate(inputs):
-            torch.baddbmm(self.biases[layer], values, self.transposed[layer], out=self.values[layer])
-            np.tanh(self.value_arrays[layer], out=self.value_arrays[layer])
-        for (weight, bias), values, out in zip(self.heads, self.last, self.outputs, strict=True):
-            torch.addmm(bias, values, weight.t(), out=out)
+            multiply(values, self.transposed[layer], self.values[layer])
+            array = self.value_arrays[layer]
+            np.add(array, self.biases[layer], out=array)
+            np.tanh(array, out=array)
+        for number, (weight, bias) in enumerate(self.heads):
+            multiply(self.last[number], weight.t(), self.outputs[number])
+            np.add(self.output_arrays[number], bias, out=self.output_arrays[number])
         _, actions, logs, advantage, targets, _ = _arrays(rows.columns())
         outputs, value = self.output_arrays
         of_outputs = (self._of_discrete if self.choices else self._of_gaussian)(actions, logs, advantage, outputs)
@@ -343,17 +346,17 @@ class StackedMLPs:
         for (weight, _), of_head, (of_weight, of_bias), values, change in of_heads:
             np.add.reduce(of_head, 0, out=of_bias)
             by_output = torch.from_numpy(of_head)
-            torch.mm(by_output.t(), values, out=of_weight)
-            torch.mm(by_output, weight, out=change)
+            multiply(by_output.t(), values, of_weight)
+            multiply(by_output, weight, change)
         for layer in reversed(range(len(self.weights))):
             change, by_inputs, slopes = self.changes[layer], self.change_arrays[layer], self.value_arrays[layer]
             np.multiply(slopes, slopes, out=slopes)
             np.subtract(1.0, slopes, out=slopes)  # tanh' = 1 - tanh²
             np.multiply(by_inputs, slopes, out=by_inputs)
             np.add.reduce(by_inputs, 1, out=self.of_biases[layer])
-            torch.bmm(change.transpose(1, 2), inputs[layer], out=self.of_weights[layer])
+            multiply(change.transpose(1, 2), inputs[layer], self.of_weights[layer])
             if layer:
-                torch.bmm(change, self.weights[layer], out=self.changes[layer - 1])
+                multiply(change, self.weights[layer], self.changes[layer - 1])
 
     def _of_log_probability(self, now: Array, before: Array, advantage: Array) -> Array:
         """Return the derivative ``[n]`` of the loss by the actions' log probabilities ``now``."""

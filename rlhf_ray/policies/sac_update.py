@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.optim import FlatAdam, FlatParameters
+from rlhf_ray.optim import FlatAdam, FlatParameters, multiply
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, squashed
 
-relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward
-"""Torch's derivative of `relu`: the given one where the output is above 0. One pass over memory instead of three."""
+_relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward.grad_input
+
+
+def relu_backward(change: Tensor, values: Tensor) -> Tensor:
+    """Set ``change`` to 0 where the outputs ``values`` of `relu` are 0, in one pass over memory. Returns it."""
+    return _relu_backward(change, values, 0, grad_input=change)
 
 
 class ReplayedSteps(NamedTuple):
@@ -137,6 +141,8 @@ class SACUpdate:
 class _Layers:
     """Linear layers with ReLU between them: those of `nn.Linear`, or of `TwinCritics`.
 
+    What methods return is valid until the next call.
+
     Args:
         layers: weights and biases, with gradients that stay where they are (`FlatParameters`), or none.
     """
@@ -144,11 +150,10 @@ class _Layers:
     def __init__(self, layers: Iterable[tuple[Tensor, Tensor]]):
         layers = list(layers)
         self.twins = layers[0][0].dim() == 3
-        self.multiply_add: Any = torch.baddbmm if self.twins else torch.addmm
-        self.multiply: Any = torch.bmm if self.twins else torch.mm
         self.weights = [self._turned(weight.detach()) for weight, _ in layers]
         self.biases = [bias.detach() for _, bias in layers]
         self.gradients = [(self._turned(weight.grad), bias.grad) for weight, bias in layers if weight.grad is not None]
+        self._buffers: dict[tuple[str, int, int], Tensor] = {}
 
     def _turned(self, weight: Tensor) -> Tensor:
         """Return a weight, or its gradient, as ``[…, inputs, outputs]``."""
@@ -160,7 +165,7 @@ class _Layers:
         hidden = [values]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = self.multiply_add(bias, values, weight)
+            values = multiply(values, weight, self._buffer("values", layer, len(inputs))).add_(bias)
             hidden.append(values.relu_() if layer < last else values)
         return hidden
 
@@ -168,17 +173,30 @@ class _Layers:
         """Set the gradients for what `forward` returned, and the loss's derivative by the outputs."""
         for layer in reversed(range(len(self.weights))):
             weight, bias = self.gradients[layer]
-            self.multiply(hidden[layer].mT, change, out=weight)
+            multiply(hidden[layer].mT, change, weight)
             torch.sum(change, -2, keepdim=self.twins, out=bias)
             if layer:
-                change = relu_backward(self.multiply(change, self.weights[layer].mT), hidden[layer], 0)
+                change = self._before(layer, change, hidden)
 
     def by_inputs(self, hidden: list[Tensor], change: Tensor, count: int) -> Tensor:
         """Return the loss's derivative by the last ``count`` inputs. For the rest see `backward`."""
         for layer in reversed(range(1, len(self.weights))):
-            change = relu_backward(self.multiply(change, self.weights[layer].mT), hidden[layer], 0)
-        by_inputs: Tensor = self.multiply(change, self.weights[0].mT[..., -count:])
-        return by_inputs
+            change = self._before(layer, change, hidden)
+        return multiply(change, self.weights[0].mT[..., -count:], change.new_empty(*change.shape[:-1], count))
+
+    def _before(self, layer: int, change: Tensor, hidden: list[Tensor]) -> Tensor:
+        """Return the loss's derivative by the outputs of the layer before; ``change`` is that by the outputs of ``layer``."""
+        out = self._buffer("change", layer - 1, change.shape[-2])
+        return relu_backward(multiply(change, self.weights[layer].mT, out), hidden[layer])
+
+    def _buffer(self, name: str, layer: int, rows: int) -> Tensor:
+        """Return ``[…, rows, outputs]`` to write a layer's outputs to, or derivatives by them."""
+        buffer = self._buffers.get((name, layer, rows))
+        if buffer is None:
+            weight = self.weights[layer]
+            buffer = weight.new_empty(*weight.shape[:-2], rows, weight.shape[-1])
+            self._buffers[name, layer, rows] = buffer
+        return buffer
 
 
 class _Gaussian:

@@ -119,13 +119,12 @@ class SoftActorCriticNetwork(TakesVectors):
 
     def log_std(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Return log standard deviations, and their derivatives, of what the actor has for them."""
-        (low, high), (lowest, highest) = LOG_STD, CLAMPED_LOG_STD
+        if self.clamps_log_std:
+            cut = raw.clamp(*CLAMPED_LOG_STD)
+            return cut, (cut == raw).to(raw.dtype)
+        low, high = LOG_STD
         half, bend = 0.5 * (high - low), torch.tanh(raw)
-        cut = raw.clamp(lowest, highest)
-        clamps = self.clamps_log_std > 0
-        return torch.where(clamps, cut, low + half * (bend + 1.0)), torch.where(
-            clamps, (cut == raw).to(raw.dtype), half * (1.0 - bend.square())
-        )
+        return low + half * (bend + 1.0), half * (1.0 - bend.square())
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return actions and their log probabilities, with gradients.
