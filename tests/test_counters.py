@@ -125,4 +125,4 @@ def test_a_run_imports_nothing_slow_that_it_does_not_use(tmp_path: Path) -> None
         "imitation",
     ]
     words = " ".join(["train pendulum", *SMALLEST, "--run-dir", str(tmp_path / "run")])
-    assert loaded(words, *slow, "scipy.ndimage", "matplotlib.pyplot") == []
+    assert loaded(words, *slow, "scipy.ndimage", "matplotlib", "rlhf_ray.labelling.desk") == []
