@@ -19,7 +19,6 @@ from rlhf_ray.actors.executor import Actor, Ref, passed
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress, OpenQuestions
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.serve import Server, links, listen_at, remember_port, remembered_port, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
@@ -107,6 +106,8 @@ class LabellingPage:
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
         self.settings = page.settings
         self.title, self.sessions = page.title, Sessions.load(page.sessions)
+        from rlhf_ray.labelling.desk import Desk  # most runs ask no people
+
         self.desk = Desk(
             store(),
             self.sessions.key("leases"),

@@ -37,11 +37,11 @@ def _torch() -> Any:
 
 @dataclass(frozen=True)
 class _State:
-    """Defaults. ``dtype`` is None for float32."""
+    """Defaults. ``dtype`` is None for float32; ``deterministic`` is torch's ``get_deterministic_debug_mode``."""
 
     dtype: Any
     gradients: bool
-    deterministic: bool
+    deterministic: int
     device: str
     errors: Any
     folder: str
@@ -60,7 +60,7 @@ class _State:
         if self.gradients != before.gradients:
             torch.set_grad_enabled(self.gradients)
         if self.deterministic != before.deterministic:
-            torch.use_deterministic_algorithms(self.deterministic)
+            torch.use_deterministic_algorithms(self.deterministic > 0, warn_only=self.deterministic == 1)
         if self.device != before.device:
             torch.set_default_device(None if self.device == PLAIN_DEVICE else self.device)
         if self.errors != before.errors:
@@ -84,12 +84,12 @@ _theirs: _State | None = None
 """What environments have set; None if that is what everything else has."""
 
 
-def _quick() -> tuple[Any, bool, bool]:
+def _quick() -> tuple[Any, bool, int]:
     """What takes no time to read: dtype, gradients, deterministic."""
     if (torch := _torch()) is None:
-        return None, True, False
+        return None, True, 0
     dtype = None if (dtype := torch.get_default_dtype()) is torch.float32 else dtype
-    return dtype, torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    return dtype, torch.is_grad_enabled(), torch.get_deterministic_debug_mode()
 
 
 class _Theirs(contextlib.ContextDecorator):

@@ -40,7 +40,6 @@ from rlhf_ray.rllib.rllib_internals import (
     raise_fault,
     reset_and_reseed,
     seed_learners,
-    seeded_without_compiler,
     spread_env_runners,
     use_own_learning_rates,
 )
@@ -118,7 +117,7 @@ class LearnsFromPreferences(InRunFolder):
         """Whether the first labelling round was held."""
         self._gauges = Gauges(str(self._store_path()).rstrip("/").split("/")[-2:][0])  # the run's or trial's folder
         try:
-            with spread_env_runners(), seeded_without_compiler():
+            with spread_env_runners():
                 super().setup(config)
         except Exception:
             raise_fault(self.config.faults)  # if env runners reported one, this is its consequence

@@ -53,6 +53,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class)
+        self.log_sys_usage = False  # its thread keeps each `stop` waiting
         usual = Experiment(agent=self.agent)
         self.experiment: dict[str, Any] = to_json(usual)
         self.sessions: str | None = None

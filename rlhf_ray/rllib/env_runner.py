@@ -41,7 +41,7 @@ from rlhf_ray.envs.envpool import EnvPoolVectorEnv
 from rlhf_ray.envs.observations import copied
 from rlhf_ray.policies.actions import ToEnvActions, gumbel_noise, log_probability, to_env_actions
 from rlhf_ray.policies.network import outputs_of
-from rlhf_ray.rllib.rllib_internals import begin_runner, env_creator, failed_step, seeded_without_compiler, tell
+from rlhf_ray.rllib.rllib_internals import begin_runner, env_creator, failed_step, tell
 from rlhf_ray.settings import Experiment
 
 
@@ -123,13 +123,12 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         if keywords.get("worker_index"):  # a process of its own, which may have imported a user's modules
             take_own_defaults()
         self.of_environment = OwnStreams(None if config.seed is None else np.random.SeedSequence(config.seed))
-        with seeded_without_compiler():
-            try:
-                super().__init__(*arguments, **keywords)
-            except Exception as error:  # RLlib continues without it and fails later for another reason
-                if isinstance(fault := cause(error), Fault) and ray.is_initialized():
-                    tell(keywords["config"].faults, fault)
-                raise
+        try:
+            super().__init__(*arguments, **keywords)
+        except Exception as error:  # RLlib continues without it and fails later for another reason
+            if isinstance(fault := cause(error), Fault) and ray.is_initialized():
+                tell(keywords["config"].faults, fault)
+            raise
         # Only an RLModule of the user's own may draw from Python's generator.
         acts = None if self.module is None else type(self.module.unwrapped()).__module__
         self.of_environment.python = not (acts or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))

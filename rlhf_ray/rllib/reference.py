@@ -93,7 +93,7 @@ def _apply(config: Any, experiment: Experiment) -> None:
     config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
     register_environment(config, experiment.environment)
     config.environment(experiment.environment, env_config=env_threads(experiment))
-    config.debugging(seed=experiment.seed, log_level="ERROR")
+    config.debugging(seed=experiment.seed, log_level="ERROR", log_sys_usage=False)
 
 
 class NormalisedReward(RewardConnector):

@@ -23,6 +23,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env import env_runner_group
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.utils.debug import deterministic
 from ray.rllib.utils.metrics import (
     ALL_MODULES,
     DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
@@ -33,6 +34,7 @@ from ray.rllib.utils.metrics import (
     NUM_MODULE_STEPS_TRAINED_LIFETIME,
     WEIGHTS_SEQ_NO,
 )
+from ray.rllib.utils.torch_utils import set_torch_seed
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.tune.result import EXPR_PROGRESS_FILE
@@ -273,6 +275,22 @@ class _RayIfRunning:
 env_runner_group.ray = _RayIfRunning()
 
 
+def _seed_torch(seed: int | None = None) -> None:
+    """Seed torch as RLlib does, and leave its deterministic algorithms as they are, as RLlib does if torch has CUDA.
+
+    One thread computes the same without them. To set them imports torch's compiler, which takes longer than to import torch.
+    """
+    module: Any = torch
+    before, module.use_deterministic_algorithms = torch.use_deterministic_algorithms, lambda mode: None
+    try:
+        set_torch_seed(seed)
+    finally:
+        module.use_deterministic_algorithms = before
+
+
+deterministic.set_torch_seed = _seed_torch
+
+
 def _log_row(self: Any, iteration: int, trial: Any, result: dict[str, Any]) -> None:
     """Write a result to the trial's progress.csv, as one table whatever the results hold (called by Tune).
 
@@ -315,17 +333,3 @@ def spread_env_runners() -> Iterator[None]:
         yield
     finally:
         algorithm.EnvRunnerGroup = before
-
-
-@contextlib.contextmanager
-def seeded_without_compiler() -> Iterator[None]:
-    """Context manager: seeding torch by RLlib skips the import of torch's compiler, whose settings RLlib would also seed."""
-
-    def only_eager(mode: bool, warn_only: bool = False) -> None:
-        torch.set_deterministic_debug_mode(("warn" if warn_only else "error") if mode else "default")
-
-    before, torch.use_deterministic_algorithms = torch.use_deterministic_algorithms, only_eager
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms = before

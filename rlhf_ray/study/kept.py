@@ -1,4 +1,4 @@
-"""Finished steps on disk: which are still valid, and their sections as JSON, PNG and WebP.
+"""Finished steps on disk: which are still valid, and their sections as JSON, PNG, SVG and WebP.
 
 ::
 

@@ -155,7 +155,8 @@ def code(text: str) -> Markup:
 
 def data_uri(picture: Picture) -> str:
     """Embed a picture."""
-    return f"data:image/{picture.kind};base64,{base64.b64encode(picture.image).decode()}"
+    kind = {"svg": "svg+xml"}.get(picture.kind, picture.kind)
+    return f"data:image/{kind};base64,{base64.b64encode(picture.image).decode()}"
 
 
 def bars(effects: Effects, rows: int = ROWS) -> Markup:

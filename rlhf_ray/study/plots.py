@@ -1,28 +1,18 @@
-"""What the pictures of all studies share: PNGs that are the same bytes for the same figure, colours, inputs, films, curves."""
+"""What the pictures of studies share beside curves: PNGs that are the same bytes for the same figure, inputs, films."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray
-
-BLUE, ORANGE = "#4477aa", "#ee7733"
-COLOURS = (BLUE, "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
-"""Colours that colour-blind people tell apart (Paul Tol's bright)."""
-MUTED = "#59636e"
-STEPS = "environment steps"
-MARKED, LISTED = 40, 3
-"""Most points of a curve that has markers; most curves whose names are inside the picture."""
+from rlhf_ray.study.curves import COLOURS
 
 
 def png(figure: Figure, dpi: float = 100) -> bytes:
@@ -95,72 +85,6 @@ def _beside(pictures: Sequence[Array]) -> Array:
     gap = np.ones((pictures[0].shape[0], max(1, pictures[0].shape[1] // 16), 3))
     parts: list[Array] = [part for picture in pictures for part in (gap, picture)]
     return np.concatenate(parts[1:], 1)
-
-
-@dataclass(frozen=True)
-class CurvePanel:
-    """Curves over one horizontal axis."""
-
-    label: str  # of the vertical axis
-    lines: Mapping[str, Array]  # points ``[n, 2]`` of each curve, by name; one that is alone is not named
-    # dotted lines, by name; those without a value are left out
-    levels: Mapping[str, float | None] = field(default_factory=dict)
-    title: str = ""  # above the curves
-    first: int = 0  # number of the first curve's colour in `COLOURS`
-    # the curve to tell from the others, which are then all alike and not named; None: each has its colour
-    marked: str | None = None
-    bottom: float | None = None  # lowest value shown; None: as the curves have it
-
-
-def draw_curves(panels: Sequence[CurvePanel], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
-    """Draw panels of curves below each other, the first at the top.
-
-    ``over`` is the horizontal axis: environment steps, or whole numbers of something else; ``size`` are the picture's width and a
-    panel's height, in inches.
-    """
-    names = max([len(panel.lines) for panel in panels if panel.marked is None], default=0)
-    below = names if names > LISTED else 0
-    height = 0.6 + size[1] * len(panels) + 0.22 * below
-    figure = Figure((size[0], height), layout="constrained" if below else None)
-    if not below:  # a layout engine takes as long as the drawing
-        figure.subplots_adjust(0.8 / size[0], 0.5 / height, 0.98, 1 - (0.3 if panels[0].title else 0.1) / height)
-    places = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-    for panel, axes in zip(panels, places, strict=True):
-        _draw(axes, panel)
-        if not below and len(panel.lines) > 1 and panel.marked is None:
-            axes.legend(frameon=False, fontsize=8)
-    places[-1].set_xlabel(over)
-    places[-1].xaxis.set_major_locator(MaxNLocator(6, integer=over != STEPS))
-    if over == STEPS:
-        places[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
-    if below:
-        figure.legend(loc="outside lower center", fontsize=8, ncols=1)
-    return png(figure)
-
-
-def _draw(axes: Axes, panel: CurvePanel) -> None:
-    for number, (name, points) in enumerate(panel.lines.items(), panel.first):
-        x, y = np.asarray(points, np.float64).reshape(-1, 2).T
-        if panel.marked is None:
-            style = ("-", "--", ":")[number // len(COLOURS) % 3]
-            marker = "o" if len(x) <= MARKED else ""
-            axes.plot(x, y, style, color=COLOURS[number % len(COLOURS)], marker=marker, ms=3, label=name)
-        else:
-            best = name == panel.marked
-            how: dict[str, Any] = {"color": ORANGE, "lw": 2.2, "zorder": 3} if best else {"color": BLUE, "lw": 1.0}
-            axes.plot(x, y, "-o", ms=4, markevery=[-1], **how)
-    for name, level in panel.levels.items():
-        if level is not None:
-            axes.axhline(level, color=MUTED, lw=1, ls=":")
-            place: dict[str, Any] = {
-                "xycoords": axes.get_yaxis_transform(),
-                "xytext": (-3, 2),
-                "textcoords": "offset points",
-            }
-            axes.annotate(name, (1, level), ha="right", color=MUTED, fontsize=8, **place)
-    axes.set(ylabel=panel.label)
-    axes.set_title(panel.title, fontsize=9)
-    axes.set_ylim(bottom=panel.bottom)
 
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, chance: float | None = None) -> bytes:

@@ -124,7 +124,7 @@ class Picture:
     """A picture."""
 
     name: str  # file name without ending, unique within the section
-    image: bytes  # the image, PNG or WebP
+    image: bytes  # the image: PNG, SVG or WebP
     caption: str  # what it shows
     # why not to trust it; None if all its checks passed. The picture itself is already drawn crossed out.
     crossed_out: str | None = None
@@ -132,7 +132,7 @@ class Picture:
     @property
     def kind(self) -> str:
         """The image's format, as files and browsers name it."""
-        return "webp" if self.image[8:12] == b"WEBP" else "png"
+        return "webp" if self.image[8:12] == b"WEBP" else "svg" if self.image[:4] == b"<svg" else "png"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.metrics import share_of
 from rlhf_ray.settings import Experiment, save_experiment
+from rlhf_ray.study.curves import BLUE, ORANGE, CurvePanel, draw_curves
 from rlhf_ray.study.page import Screen, render
-from rlhf_ray.study.plots import BLUE, ORANGE, CurvePanel, draw_curves, png
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Table, figure
 from rlhf_ray.sweeps.results import NAMES, SweepOutcome, is_known
 from rlhf_ray.sweeps.space import apply
@@ -152,7 +153,7 @@ def _pictures(outcome: SweepOutcome) -> Iterator[Picture]:
     for kind, trials, marked, caption in curves:
         if lines := {trial["name"]: trial["curve"] for trial in trials if trial["curve"]}:
             panel = CurvePanel(NAMES[outcome.plan["metric"]], lines, marked=marked)
-            yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(4.8, 2.9)), caption)
+            yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(480, 290)), caption)
     for name, space in outcome.plan["space"].items():
         if (image := setting_plot(outcome, name, space)) is not None:
             drawn = f" (one of {', '.join(map(str, space['values']))})" if "values" in space else ""

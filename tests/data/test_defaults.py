@@ -19,7 +19,7 @@ def state() -> Any:
     return (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
+        torch.get_deterministic_debug_mode(),
         torch.get_default_device(),
         torch.get_num_threads(),
         np.geterr(),
@@ -32,7 +32,7 @@ def state() -> Any:
 def set_all() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_default_device("meta")
     torch.set_num_threads(torch.get_num_threads() + 1)
     np.seterr(all="raise")
@@ -58,6 +58,7 @@ def test_what_a_constructor_sets_holds_in_later_steps_alone():
             assert torch.zeros(1).dtype == torch.float64
             assert str(torch.get_default_device()) == "meta"
             assert (torch.is_grad_enabled(), np.geterr()["over"], os.getcwd()) == (False, "raise", "/")
+            assert torch.get_deterministic_debug_mode() == 1
         assert state() == before
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from ray.rllib.algorithms import algorithm
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.env import env_runner_group
+from ray.rllib.core.learner import learner
+from ray.rllib.env import env_runner, env_runner_group
 from ray.rllib.utils import torch_utils
 from ray.tune.logger import CSVLoggerCallback
 from ray.util.debug import reset_log_once
@@ -86,19 +87,18 @@ def test_a_group_of_env_runners_puts_its_configuration_into_the_store_by_a_name_
     assert env_runner_group.ray.put("weights") == ("stored", "weights")
 
 
-def test_seeding_sets_what_torchs_own_sets() -> None:
+def test_seeding_leaves_torchs_deterministic_algorithms_as_they_are() -> None:
     assert "torch.use_deterministic_algorithms(True)" in inspect.getsource(torch_utils.set_torch_seed)
-    before = torch.get_deterministic_debug_mode()
     try:
-        with rllib_internals.seeded_without_compiler():
-            torch.use_deterministic_algorithms(True)
-            assert torch.are_deterministic_algorithms_enabled()
-            assert not torch.is_deterministic_algorithms_warn_only_enabled()
-            torch.use_deterministic_algorithms(False)
-            assert not torch.are_deterministic_algorithms_enabled()
-        assert torch.use_deterministic_algorithms.__module__ == "torch"
+        for mode in (1, 0):
+            torch.set_deterministic_debug_mode(mode)
+            for module in (algorithm, env_runner, learner):  # which seed
+                module.update_global_seed_if_necessary("torch", 3)
+                assert torch.get_deterministic_debug_mode() == mode
+                drawn = torch.rand(2)
+                assert torch.equal(drawn, torch.rand(2, generator=torch.Generator().manual_seed(3)))
     finally:
-        torch.set_deterministic_debug_mode(before)
+        torch.set_deterministic_debug_mode(0)
 
 
 def test_progress_csv_is_one_table_after_a_restore_with_other_columns(tmp_path: Path) -> None:

@@ -2,7 +2,13 @@
 
 import io
 import math
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 from PIL import Image
 
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -52,3 +58,39 @@ def section(rows: int = 50) -> Section:
     return Section(
         "s", "Some step", [GOOD, OPEN, BAD], [EFFECTS], [table], [picture()], ["Read `this`."], {"a": [1, None]}
     )
+
+
+def number(text: str) -> float:
+    """The number that an axis's text stands for."""
+    unit = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1.0)
+    return float(text.rstrip("kMG").replace("−", "-")) * unit
+
+
+class Drawn:
+    """An SVG read back: points of lines and dots by colour, in pixels, and its texts."""
+
+    def __init__(self, image: bytes):
+        self.paths, self.dots, self.texts, self._places = defaultdict(list), defaultdict(list), [], []
+        for each in ElementTree.fromstring(image):
+            at = each.attrib
+            if each.tag.endswith("path"):
+                self.paths[at["stroke"]].append(at["d"])
+            elif each.tag.endswith("circle"):
+                self.dots[at["fill"]].append([float(at["cx"]), float(at["cy"])])
+            else:
+                self.texts.append("".join(each.itertext()))
+                self._places.append((float(at["x"]), float(at["y"]) - 4, at.get("text-anchor")))
+        self.lines = {colour: [points_of(path) for path in paths] for colour, paths in self.paths.items()}
+
+    def axis(self, along: int, among: Callable[[str], bool] = lambda text: True) -> Callable[[Any], Any]:
+        """What turns pixels across (0) or down (1) into numbers, by the axis's numbers ``among`` the texts."""
+        found = [
+            (place[along], number(text))
+            for text, place in zip(self.texts, self._places, strict=True)
+            if place[2] == ("middle", "end")[along] and re.match(r"[−\d]", text) and among(text)
+        ]
+        return np.poly1d(np.polyfit(*np.array(found).T, 1))
+
+
+def points_of(path: str) -> Any:
+    return np.array(re.findall(r"[-\d.]+", path), float).reshape(-1, 2)

@@ -12,8 +12,8 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps.learning import points
 from rlhf_ray.runs.report.steps.values import leaves, text_of
 from rlhf_ray.runs.report.subject import Run, read_numbers
+from rlhf_ray.study.curves import CurvePanel, draw_curves
 from rlhf_ray.study.page import Screen, render
-from rlhf_ray.study.plots import CurvePanel, draw_curves
 from rlhf_ray.study.section import Picture, Table
 
 CURVE = "true_return_mean"
@@ -106,7 +106,7 @@ def curves_of(runs: Sequence[dict[str, Any]]) -> Picture:
         lines.setdefault(str(run["environment"]), {})[run["run"]] = run["curve"]
     panels = [CurvePanel("true return in training", of, title=environment) for environment, of in lines.items()]
     caption = "The true return in training, which the agent does not see."
-    return Picture("curves", draw_curves(panels, size=(8.0, 3.2)), caption)
+    return Picture("curves", draw_curves(panels, size=(800, 320)), caption)
 
 
 def write_comparison(runs: Sequence[dict[str, Any]], page: Path) -> None:

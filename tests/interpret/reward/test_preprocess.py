@@ -147,7 +147,7 @@ def test_a_shaped_ensemble_is_saved_loaded_and_has_gradients(tmp_path: Path, kin
     assert again.forward(*again.tensors(data)).detach().numpy() == pytest.approx(again.of(data), abs=1e-4)
     proof = json.loads((tmp_path / "out" / "certificate.json").read_text())
     assert proof["objective"] == "sparse_l1"
-    assert (tmp_path / "out" / "sizes.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "sizes.svg").read_bytes().startswith(b"<svg")
     assert not [of for of in (tmp_path / "out").rglob("*") if of.suffix in (".pkl", ".pt")]
     (tmp_path / "out" / "reward" / "reward.json").write_text("{")
     with pytest.raises(SettingError, match="broken"):

@@ -22,20 +22,24 @@ from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.nested import write_nested
 from rlhf_ray.envs import make_env
+from rlhf_ray.measure.held_out import ReliabilityBin
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import STEPS, write_report
 from rlhf_ray.runs.report.steps.fragments import choose, show_pairs
-from rlhf_ray.runs.report.steps.learning import PLOTS
+from rlhf_ray.runs.report.steps.learning import PLOTS, _reliability
 from rlhf_ray.runs.report.steps.values import leaves
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.settings import Experiment, RewardModelSettings, load_experiment, save_experiment, to_json
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import REVIEWED_BY
+from rlhf_ray.study.curves import COLOURS
 from rlhf_ray.study.run import run_here
 from rlhf_ray.study.section import Check, Section
 from tests.made_up import FORCES, VECTORS, some_comparisons
 from tests.runs.report.whole_run import ABOUT, PER_ROUND, RESULT, ROUNDS, make_run
+from tests.study.parts import Drawn
 
 VOID = {"meta", "link", "img", "br", "hr", "path", "use", "rect"}
 
@@ -406,3 +410,11 @@ def test_answers_to_look_at_again_are_shown_until_somebody_has(run: Path) -> Non
     mine = suspect(run, {(row["pair_id"], "ada"): 0.8})
     assert (mine.values["doubts"], mine.values["pairs"][0]["annotator"]) == (1, "ada")
     assert "rlhf-ray links" in mine.notes[0]
+
+
+def test_calibration_is_drawn_at_its_numbers() -> None:
+    drawn = Drawn(_reliability([ReliabilityBin(0.5, 0.6, 8, 0.55, MeanEstimate(0.75, 0.4, 0.95))]))
+    x, y = drawn.axis(0, lambda text: "." in text), drawn.axis(1)
+    ((across, down),), (interval,) = drawn.dots[COLOURS[2]], (line for line in drawn.lines[COLOURS[2]] if len(line) > 1)
+    np.testing.assert_allclose([x(across), y(down), *y(interval[:, 1])], [0.55, 0.75, 0.4, 0.95], atol=0.001)
+    assert "8" in drawn.texts

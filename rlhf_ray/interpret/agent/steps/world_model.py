@@ -27,8 +27,9 @@ from rlhf_ray.interpret.agent.world_model.training import (
     train_world,
 )
 from rlhf_ray.interpret.attribution.drawing import strip
+from rlhf_ray.study.curves import BLUE
 from rlhf_ray.study.figures import values_of
-from rlhf_ray.study.plots import BLUE, png
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
 

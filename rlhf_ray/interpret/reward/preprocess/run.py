@@ -23,7 +23,7 @@ from rlhf_ray.interpret.reward.preprocess.solvers import Solved, descend, solve
 from rlhf_ray.measure.distances import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.shaped import LinearPotential, ShapedReward, TabularPotential
-from rlhf_ray.study.plots import CurvePanel, draw_curves
+from rlhf_ray.study.curves import CurvePanel, draw_curves
 
 MOST_FEATURES = 64
 """Most features of a linear potential; images have more, and get an MLP."""
@@ -194,7 +194,7 @@ def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None 
         found.reward.save(new / "reward", base_path)
         write_text(new / "certificate.json", json.dumps(asdict(found.certificate), indent=2) + "\n")
         for name, image in before_and_after(found.reward, found.problem).items():
-            (new / f"{name}.png").write_bytes(image)
+            (new / f"{name}.svg").write_bytes(image)
 
 
 def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]:
@@ -205,7 +205,7 @@ def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]
     sizes = {
         name: np.stack([share, np.sort(np.abs(of))[::-1]], 1) for name, of in (("before", before), ("after", after))
     }
-    found = {"sizes": draw_curves([CurvePanel("|reward|", sizes)], "steps, the largest reward first (%)", (7, 3))}
+    found = {"sizes": draw_curves([CurvePanel("|reward|", sizes)], "steps, the largest reward first (%)", (700, 300))}
     names, counts = np.unique(steps.episodes, return_counts=True)
     if counts.max() > 2:
         returns = [np.abs(before[steps.episodes == name]).sum() for name in names]
@@ -215,5 +215,5 @@ def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]
             CurvePanel(name, {name: np.stack([steps.steps[at], of[at]], 1)}, {"": 0.0}, first=number)
             for number, (name, of) in enumerate((("before", before), ("after", after)))
         ]
-        found["episode"] = draw_curves(panels, "step of the episode", (7, 1.8))
+        found["episode"] = draw_curves(panels, "step of the episode", (700, 180))
     return found

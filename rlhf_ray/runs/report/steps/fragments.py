@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
@@ -19,7 +18,7 @@ from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.report.subject import Run
-from rlhf_ray.study.plots import png
+from rlhf_ray.study.curves import INK, Axes, stroke, svg, text
 from rlhf_ray.study.section import Picture, Section, figure
 
 SHOWN, SHOWN_DOUBTS = 6, 4
@@ -30,6 +29,8 @@ FPS = 15
 """Frames per second of a replayed fragment."""
 COMPONENTS = 8
 """Maximum number of plotted components of an observation, and of an action."""
+TOP, ROW = 22, 30
+"""Pixels above the components of a fragment, and of each."""
 
 
 def _answer(pair: dict[str, Any]) -> str:
@@ -144,25 +145,23 @@ def show_pairs(
 
 
 def _draw(left: Fragments, right: Fragments) -> tuple[bytes, int]:
-    """Draw both fragments beside each other: an animated WebP or a PNG, and the number of components that are not shown."""
+    """Draw both fragments beside each other: an animated WebP or an SVG, and the number of components that are not shown."""
     if left.observations.dtype == np.uint8 and left.observations.ndim == 5:
         return _film(*([picture(frame) for frame in side.observations[0]] for side in (left, right))), 0
     observed = [*_components("observation", left.observations[0], right.observations[0])]
     acted = [*_components("action", left.actions[0], right.actions[0])]
     rows = observed[:COMPONENTS] + acted[:COMPONENTS]
-    drawing = Figure(figsize=(9, 0.5 + 0.4 * len(rows)))
-    drawing.subplots_adjust(0.22, 0.16, 0.99, 0.88, 0.03)
-    for side, axes in enumerate(drawing.subplots(1, 2, sharey=True)):
-        for height, (name, _, values) in enumerate(rows):
-            action = name.startswith("action")
-            colour, style = ("#d55e00", "steps-post") if action else ("#1b1f24", "default")
-            axes.plot(height + 0.4 - 0.8 * values[side], color=colour, linewidth=1, drawstyle=style)
-        axes.set_title(("left", "right")[side], fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.set_frame_on(False)
-    drawing.axes[0].set_yticks(range(len(rows)), [f"{name}, {bounds}" for name, bounds, _ in rows])
-    drawing.axes[0].invert_yaxis()
-    return png(drawing, 80), len(observed) + len(acted) - len(rows)
+    parts, bottom = [], TOP + ROW * len(rows)
+    for side, (name, left_edge) in enumerate((("left", 240), ("right", 510))):
+        at = np.arange(len(rows[0][2][side]))
+        axes = Axes((left_edge, left_edge + 250), (TOP, bottom), (0, max(1, len(at) - 1)), (len(rows), 0))
+        parts += [text(left_edge + 125, 14, name, "middle"), *axes.below("step", whole=True)]
+        for row, (what, bounds, values) in enumerate(rows):
+            parts += [text(230, TOP + ROW * (row + 0.5) + 4, f"{what}, {bounds}", "end")] if not side else []
+            acts = what.startswith("action")
+            height = axes.y(row + 0.9 - 0.8 * values[side])
+            parts.append(stroke(axes.x(at), height, "#d55e00" if acts else INK, steps=acts))
+    return svg(780, bottom + 44, parts), len(observed) + len(acted) - len(rows)
 
 
 def _components(name: str, left: Array, right: Array) -> Iterator[tuple[str, str, list[FloatArray]]]:

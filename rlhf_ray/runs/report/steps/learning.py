@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.measure.held_out import ReliabilityBin
 from rlhf_ray.runs.report.subject import Run, is_number
-from rlhf_ray.study.plots import COLOURS, MUTED, STEPS, CurvePanel, draw_curves, png
+from rlhf_ray.study.curves import COLOURS, LEFT, MUTED, Axes, CurvePanel, draw_curves, stroke, svg, text
 from rlhf_ray.study.section import Picture, Section
 
 
@@ -101,29 +100,26 @@ def _pictures(run: Run) -> Iterator[Picture]:
             known = {level: value for level, value in levels.get(label, {}).items() if is_number(value)}
             panels.append(CurvePanel(label, lines, known, first=number, bottom=plot.bottom))
         if any(len(line) for panel in panels for line in panel.lines.values()):
-            yield Picture(name, draw_curves(panels, STEPS), plot.caption + (trained_on if name == "returns" else ""))
+            yield Picture(name, draw_curves(panels), plot.caption + (trained_on if name == "returns" else ""))
     if run.scores is not None:
         yield Picture(
             "reliability",
-            png(_reliability(run.scores.curve)),
+            _reliability(run.scores.curve),
             "Reward model calibration: held-out answers by the reward model's confidence in the side it prefers, with 95 % "
             "intervals and numbers of answers. On the dotted line, it is right as often as it says; below it, it is "
             "overconfident.",
         )
 
 
-def _reliability(curve: Sequence[ReliabilityBin]) -> Figure:
+def _reliability(curve: Sequence[ReliabilityBin]) -> bytes:
     """Draw the share of answers for the side that the reward model prefers, by its confidence, with intervals and counts."""
-    figure = Figure(figsize=(4.8, 3))
-    figure.subplots_adjust(0.17, 0.17, 0.98, 0.97)
-    axes = figure.subplots()
-    axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, linestyle=":")
+    axes = Axes((LEFT, 468), (24, 256), (0.48, 1.02), (-0.08, 1.04))
+    parts = [text(LEFT, 14, "share of answers on its side"), *axes.left(6), *axes.below("confidence")]
+    parts.append(stroke(axes.x([0.5, 1.0]), axes.y([0.5, 1.0]), MUTED, 1.0, "2 3"))
     for step in curve:
         if step.answers:
-            share = step.observed
-            axes.vlines(step.predicted, share.low or 0.0, share.high or 0.0, color=COLOURS[2], linewidth=1)
-            axes.plot(step.predicted, share.mean, color=COLOURS[2], marker="o", markersize=4)
-            place = (step.predicted, 0.02)
-            axes.annotate(f"{step.answers}", place, xycoords=("data", "axes fraction"), color=MUTED, ha="center")
-    axes.set(xlabel="confidence", ylabel="answers on its side")
-    return figure
+            share, x = step.observed, float(axes.x(step.predicted))
+            parts.append(stroke(np.full(2, x), axes.y([share.low or 0.0, share.high or 0.0]), COLOURS[2], 1.0))
+            parts.append(stroke(np.array([x]), axes.y([share.mean]), COLOURS[2], markers=3.5))
+            parts.append(text(x, axes.down[1] - 5, f"{step.answers}", "middle", MUTED))
+    return svg(480, 300, parts)
