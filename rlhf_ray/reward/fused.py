@@ -27,6 +27,9 @@ _R = TypeVar("_R")
 STEPS_AT_ONCE = 4096
 """Steps per forward and backward pass; gradients are added. More exceed a core's cache."""
 
+VALUES_AT_ONCE = 262_144
+"""Steps times units per forward pass without gradients: more exceed a core's cache."""
+
 WORTH_A_THREAD = 8_000_000
 """Fewest multiplications of a member's forward pass of a part for which threads gain: about two milliseconds, backward too."""
 
@@ -104,26 +107,19 @@ class FusedMLPs:
         return features.view(-1, 2, *features.shape[1:])
 
     @torch.no_grad()
-    def rewards_of(self, features: Tensor, rows: Tensor) -> Tensor:
-        """Return the rewards ``[members, m, 2, length]`` of comparisons, on the CPU.
-
-        Args:
-            features: ``[n, 2, length, inputs]``, from `features_of`.
-            rows: ``[m]``: the comparisons.
-        """
-        length = features.shape[2]
+    def rewards_of(self, features: Tensor) -> Tensor:
+        """Return the rewards ``[members, n, 2, length]`` of comparisons, on the CPU: of ``features``, from `features_of`."""
         last = self._layers[-1]
 
-        def rewards(task: tuple[Tensor, int]) -> Tensor:
-            part, member = task
-            inputs = features.index_select(0, part.to(features.device)).flatten(0, 2)
+        def rewards(task: tuple[int, Tensor]) -> Tensor:
+            member, inputs = task
             weight, bias = last[member]
             return torch.mv(self._hidden(member, inputs)[-1], weight[:, 0]).add_(bias).cpu()
 
-        parts = torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length)))
-        tasks = [(part, member) for member in range(len(last)) for part in parts]
-        found = list(self._run(rewards, tasks, steps=2 * length * len(parts[0])))
-        return torch.cat(found).view(len(last), len(rows), 2, length)
+        widest = max(members[0][0].shape[1] for members in self._layers)
+        parts = torch.split(features.flatten(0, 2), max(1, VALUES_AT_ONCE // widest))
+        tasks = list(itertools.product(range(len(last)), parts))
+        return torch.cat(list(self._run(rewards, tasks, steps=len(parts[0])))).view(len(last), *features.shape[:3])
 
     def _hidden(self, member: int, inputs: Tensor) -> list[Tensor]:
         """Return the inputs ``[steps, inputs]`` and the values of each hidden layer ``[steps, units]``, in buffers."""
