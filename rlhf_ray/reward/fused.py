@@ -39,8 +39,8 @@ SLOPE = 0.01
 _Layers = list[list[tuple[Tensor, Tensor]]]
 """Of each layer, each member's weight ``[inputs, outputs]`` and bias ``[outputs]``, or the gradients of both."""
 
-OfDifferences = Callable[[int, Tensor, Tensor], Tensor]
-"""Maps a member, rows of comparisons ``[n]`` and its return differences of them ``[n]`` to the loss's derivative by these."""
+OfDifferences = Callable[[int, slice, Tensor], Tensor]
+"""Maps a member, a part of a minibatch and the member's return differences there ``[n]`` to the loss's derivative by these."""
 
 _aten = torch.ops.aten
 ACTIVATE: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -139,7 +139,9 @@ class FusedMLPs:
             batch: ``[size]``: rows of the minibatch's comparisons.
             of_differences: the derivative of the loss.
         """
-        parts = batch.chunk(math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE))
+        count = math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE)
+        parts = features.index_select(0, batch.to(features.device)).chunk(count)
+        ends = list(itertools.accumulate(map(len, parts), initial=0))
         members = range(self.settings.ensemble_size)
         while len(self._gradients) < len(parts):
             vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
@@ -147,11 +149,11 @@ class FusedMLPs:
         gradients = self._gradients[: len(parts)]
         for vector, _ in gradients:
             vector.zero_()
-        inputs = [features.index_select(0, part.to(features.device)) for part in parts]
 
         def add(task: tuple[int, int]) -> None:
             part, member = task
-            self._add_member(member, inputs[part], parts[part], of_differences, gradients[part][1])
+            rows = slice(ends[part], ends[part + 1])
+            self._add_member(member, parts[part], rows, of_differences, gradients[part][1])
 
         list(
             self._run(
@@ -168,9 +170,9 @@ class FusedMLPs:
         return in_parallel(work, tasks) if worth else map(work, tasks)
 
     def _add_member(
-        self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences, gradients: _Layers
+        self, member: int, inputs: Tensor, rows: slice, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Add a member's gradient of a part of a minibatch, ``inputs [n, 2, length, inputs]`` of the comparisons ``rows [n]``."""
+        """Add a member's gradient of a minibatch's ``rows``, with ``inputs [n, 2, length, inputs]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)
@@ -188,9 +190,10 @@ class FusedMLPs:
             layer_weight, (of_weight, of_bias) = self._layers[number][member][0], gradients[number][member]
             weights = values[number + 1]
             change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
+            # Below the last hidden layer, in place.
             self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))
             of_weight.addmm_(values[number].t(), change)
             of_bias.add_(change.sum(0))
             if number:
-                back = self._buffer("back", number, rows=len(weights), units=layer_weight.shape[0])
+                back = self._buffer("change", number - 1, rows=len(weights), units=layer_weight.shape[0])
                 by_values = torch.mm(change, layer_weight.t(), out=back)

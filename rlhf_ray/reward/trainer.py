@@ -177,7 +177,8 @@ class RewardTrainer:
         networks, patience = self.ensemble.networks, self.settings.early_stopping
         stopping = None if patience is None else EarlyStopping(networks, patience)
         judged = self.l2 is not None or stopping is not None or after_pass is not None
-        held_out = counted[data.held_out[counted] & ~torch.isin(counted, train)]
+        trained = torch.zeros(len(data), dtype=torch.bool).index_fill_(0, train, value=True)
+        held_out = counted[data.held_out[counted] & ~trained[counted]]
         pool = self._unlabelled(unlabelled)
         estimates = ESTIMATES if self.settings.models_annotators and not int(self.ensemble.version) else 0
         due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
@@ -287,16 +288,18 @@ class RewardTrainer:
         plain = of.largest_log_odds is None and not of.annotator_rationality
         slope = SLOPES.get(of.loss) if plain else None
 
-        def of_differences(member: int, rows: Tensor, differences: Tensor) -> Tensor:
-            weights = (data.weights[member].index_select(0, rows) / len(batch)).to(self.device)
-            preferences = data.preferences.index_select(0, rows).to(self.device)
-            noise = rows_of(data.noise, rows, self.device)
+        weights = (data.weights.index_select(1, batch) / len(batch)).to(self.device)
+        preferences = data.preferences.index_select(0, batch).to(self.device)
+        noise = rows_of(data.noise, batch, self.device)
+
+        def of_differences(member: int, rows: slice, differences: Tensor) -> Tensor:
+            of_rows = preferences[rows], noise[rows] if isinstance(noise, Tensor) else noise
             if slope is not None:
-                return slope(differences, preferences, noise) * weights
+                return slope(differences, *of_rows) * weights[member, rows]
             with torch.enable_grad():
                 leaf = differences.detach().requires_grad_()
-                losses = self.loss(data.log_odds(leaf[None], rows, of.largest_log_odds), preferences, noise)
-                losses.backward(weights[None])  # type: ignore[no-untyped-call]
+                losses = self.loss(data.log_odds(leaf[None], batch[rows], of.largest_log_odds), *of_rows)
+                losses.backward(weights[None, member, rows])  # type: ignore[no-untyped-call]
             assert leaf.grad is not None
             return leaf.grad
 
