@@ -44,7 +44,7 @@ MOST_WRONG = 0.35
 """Largest mean error rate that the likelihood assumes."""
 
 TOGETHER = 32
-"""Answers whose likelihoods are multiplied before the logarithm is taken: of twice as many, or of 128, no product underflows."""
+"""Answers multiplied before the logarithm is taken: a power of 2. With four times as many, no product would underflow."""
 
 AT_ONCE = 20_000
 """Answers times temperatures whose likelihoods are computed at once: more exceed a core's cache."""

@@ -164,8 +164,7 @@ def counting(rows: pa.Table) -> pa.Table:
     """Return the events among ``rows`` (from `in_order`), each once, without those that were undone."""
     if not touches_merges(rows):
         return rows
-    names = ("event_id", "kind", "target", "extra", "merge")
-    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    columns = list(_values(rows, "event_id", "kind", "target", "extra", "merge"))
     undone = {target for _, kind, target, _, _ in columns if kind == UNDO}
     events = {event for _, kind, _, extra, _ in columns if kind == UNDO for event in json.loads(extra)["events"]}
     kept = [
@@ -192,8 +191,7 @@ def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> Bool
         ``[n]`` bool: True for retracts and supersedes, undone merges, and an annotator's later answers to a pair.
     """
     result, seen = [], set[tuple[str, str]]()
-    names = ("kind", "target", "pair_id", "annotator")
-    for kind, target, *key in zip(*(rows[name].to_pylist() for name in names), strict=True):
+    for kind, target, *key in _values(rows, "kind", "target", "pair_id", "annotator"):
         again = False
         if kind in ANSWERS:
             again = (key[0], key[1]) in answered or (key[0], key[1]) in seen
@@ -204,13 +202,12 @@ def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> Bool
 
 def answered(rows: pa.Table) -> set[tuple[str, str]]:
     """Return pair and annotator of the answers among ``rows``."""
-    columns = (rows[name].to_pylist() for name in ("kind", "pair_id", "annotator"))
-    return {(pair, annotator) for kind, pair, annotator in zip(*columns, strict=True) if kind in ANSWERS}
+    return {(pair, who) for kind, pair, who in _values(rows, "kind", "pair_id", "annotator") if kind in ANSWERS}
 
 
 def keys(rows: pa.Table) -> list[tuple[str, str | None]]:
     """Return what identifies each row: the event's id, and the merge that brought it."""
-    return list(zip(rows["event_id"].to_pylist(), rows["merge"].to_pylist(), strict=True))
+    return [(event, merge) for event, merge in _values(rows, "event_id", "merge")]
 
 
 def check_version(path: Path | str, description: bytes) -> None:
@@ -235,8 +232,7 @@ def _once(table: pa.Table, *names: str) -> pa.Table:
     """Return the first row for each value of these columns."""
     if pyarrow.compute.count_distinct(table[names[0]], mode="all").as_py() == len(table):
         return table
-    values = zip(*(table[name].to_pylist() for name in names), strict=True)
-    first = {value: i for i, value in reversed(list(enumerate(values)))}
+    first = {value: i for i, value in reversed(list(enumerate(_values(table, *names))))}
     return take(table, np.array(sorted(first.values()), np.int64))
 
 
