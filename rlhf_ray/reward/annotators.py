@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.measure.error_rates import COVERAGE, NEWEST, Drift
@@ -41,6 +42,16 @@ SPREAD = 1.0
 
 MOST_WRONG = 0.35
 """Largest mean error rate that the likelihood assumes."""
+
+TOGETHER = 32
+"""Answers multiplied before the logarithm is taken: a power of 2. With four times as many, no product would underflow."""
+
+AT_ONCE = 20_000
+"""Answers times temperatures whose likelihoods are computed at once: more exceed a core's cache."""
+
+OLDER, BETWEEN, NEW = range(3)
+PARTS = 3
+"""Parts of an annotator's answers: the older half, those between, and the `NEWEST`."""
 
 
 def _prior(*, inverted: bool = True) -> FloatArray:
@@ -121,20 +132,18 @@ def annotator_model(
         keys: pair id and annotator of each of the ``n`` answers, the oldest first.
         rationality: whether to estimate rationalities; otherwise they are 1.
     """
-    judged: BoolArray = np.asarray(unseen.any(0))
-    if not judged.any():
+    judged: IntArray = np.flatnonzero(unseen.any(0))
+    if not len(judged):
         return Estimates()
     numbers: dict[str, int] = {}
     whose = np.array([numbers.setdefault(name, len(numbers)) for _, name in keys], np.int64)[judged]
-    annotators = len(numbers)
+    counts = np.bincount(whose, minlength=len(numbers))
     differences, unseen = differences[:, judged].astype(np.float64), unseen[:, judged]
     differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
-    means = [
-        (0.5 + 0.5 * np.tanh(differences / (2 * temperature))).mean(0, where=unseen) for temperature in TEMPERATURES
-    ]
-    chances: FloatArray = np.clip(np.array(means).reshape(len(TEMPERATURES), -1), 1e-6, 1 - 1e-6)
-    fits = np.stack([_sums(np.log(rate + (1 - 2 * rate) * chances), whose, annotators) for rate in RATES], 1)
-    prior = np.log(_prior(inverted=bool(np.count_nonzero(np.bincount(whose)) > 1)))[None, :, None]
+    chances = _chances(differences, unseen)
+    parts = _log_likelihoods(chances, *_parts(whose, counts)).reshape(len(TEMPERATURES), len(RATES), -1, PARTS)
+    fits = parts.sum(3)
+    prior = np.log(_prior(inverted=bool(np.count_nonzero(counts) > 1)))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
     weights, rationalities = _temperatures(evidence, USUAL, AROUND, rationality=rationality)
     assumed = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)  # [rates, annotators]
@@ -142,22 +151,88 @@ def annotator_model(
     posterior = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)
     together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
-    counts = np.bincount(whose, minlength=annotators)
     found = {name: _summary(posterior[:, number], int(counts[number])) for name, number in numbers.items()}
     rates = np.array([estimate.rate for estimate in found.values()])[whose]
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
     suspicion = wrong / (wrong + (1 - rates) * right)
-    answers = [key for key, is_judged in zip(keys, judged, strict=True) if is_judged]
-    drifts = {name: _drift(chances[:, whose == number], weights[:, number]) for name, number in numbers.items()}
     return Estimates(
         _summary(of_all, len(whose)),
         found,
         {name: _summary(assumed[:, number], 0).rate for name, number in numbers.items()},
         dict(zip(numbers, rationalities.tolist(), strict=True)) if rationality else {},
-        {key: chance for key, chance in zip(answers, suspicion.tolist(), strict=True) if chance > 0.5},
-        {name: drift for name, drift in drifts.items() if drift is not None},
+        {keys[judged[row]]: float(suspicion[row]) for row in np.flatnonzero(suspicion > 0.5)},
+        {
+            name: _drift(parts[:, :, number], int(counts[number]), weights[:, number])
+            for name, number in numbers.items()
+            if counts[number] >= 2 * NEWEST
+        },
     )
+
+
+def _chances(differences: FloatArray, unseen: BoolArray) -> FloatArray:
+    """Return the probability of each answer at each of `TEMPERATURES`, were there no errors: ``[temperatures, n]``.
+
+    It is the mean over the members with ``unseen``; both arguments are ``[members, n]``.
+    """
+    judgements = torch.as_tensor(differences[unseen])
+    answers, members = np.nonzero(unseen)[1], unseen.sum(0)
+    means = [np.bincount(answers, torch.sigmoid(judgements / at).numpy()) / members for at in TEMPERATURES]
+    chances: FloatArray = np.clip(np.array(means), 1e-6, 1 - 1e-6)
+    return chances
+
+
+def _log_likelihoods(chances: FloatArray, whose: IntArray, count: int) -> FloatArray:
+    """Return the logarithm of the likelihood of each of `RATES`, ``[temperatures, rates, count]``.
+
+    An answer's is ``(1 - ε) s + ε (1 - s)``, and that of `TOGETHER` a polynomial, ``Σ_k c_k (1 - ε)^(TOGETHER - k) ε^k``. None of
+    its coefficients is negative, so that no digit is lost: few products serve all rates, and one logarithm many answers.
+
+    Args:
+        chances: ``[temperatures, n]``: the ``s`` of each answer.
+        whose: ``[n]``: which of the likelihoods each answer belongs to.
+        count: number of likelihoods.
+    """
+    sizes = np.bincount(whose, minlength=count)
+    there, blocks = np.flatnonzero(sizes), -(-sizes // TOGETHER)
+    firsts = np.cumsum(blocks) - blocks
+    places = np.arange(len(whose)) + np.repeat(firsts * TOGETHER - (np.cumsum(sizes) - sizes), sizes)
+    answers = np.full(blocks.sum() * TOGETHER, len(whose))
+    answers[places] = np.argsort(whose, kind="stable")
+    answers = answers.reshape(-1, TOGETHER).T
+    factors = np.ones((2, len(chances), len(whose) + 1))  # where an answer is missing, (1 - ε) + ε
+    factors[:, :, :-1] = chances, 1 - chances
+    powers = np.arange(TOGETHER + 1)
+    of_rates = (1 - RATES[:, None]) ** (TOGETHER - powers) * RATES[:, None] ** powers
+    sums, step = np.zeros((len(RATES), len(chances), count)), max(1, AT_ONCE // answers.size)
+    for start in range(0, len(chances), step):
+        terms = factors[:, start : start + step][:, :, answers]  # [coefficients, temperatures, answers, blocks]
+        while half := terms.shape[2] // 2:
+            product = np.zeros((2 * len(terms) - 1, terms.shape[1], half, terms.shape[3]))
+            for power, term in enumerate(terms[:, :, :half]):
+                product[power : power + len(terms)] += term * terms[:, :, half:]
+            terms = product
+        logs = torch.as_tensor(of_rates @ terms.reshape(len(powers), -1)).log_().view(len(RATES), *terms.shape[1::2])
+        sums[:, start : start + step, there] = np.add.reduceat(logs.numpy(), firsts[there], 2)
+    return sums.swapaxes(0, 1)
+
+
+def _parts(whose: IntArray, counts: IntArray) -> tuple[IntArray, int]:
+    """Divide each annotator's answers into `PARTS`: the older half, the `NEWEST`, and those between.
+
+    Args:
+        whose: ``[n]``: the annotator of each answer, the oldest first.
+        counts: ``[annotators]``: their answers.
+
+    Returns:
+        The part of each answer, ``[n]``, and the number of parts.
+    """
+    order = np.argsort(whose, kind="stable")
+    number = np.empty_like(whose)
+    number[order] = np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts)
+    of = counts[whose]
+    part = np.where(number < of // 2, OLDER, np.where(number >= of - NEWEST, NEW, BETWEEN))
+    return PARTS * whose + part, PARTS * len(counts)
 
 
 def _temperatures(
@@ -206,40 +281,31 @@ def _typical_temperature(differences: FloatArray, unseen: BoolArray) -> float:
     return max(USUAL, math.sqrt((1 - agreement) / agreement) / 2)
 
 
-def _drift(chances: FloatArray, weights: FloatArray) -> Drift | None:
-    """Compare an annotator's newest answers with the older half; None if these overlap.
+def _drift(parts: FloatArray, answers: int, weights: FloatArray) -> Drift:
+    """Compare an annotator's newest answers with the older half.
 
     Args:
-        chances: ``[temperatures, n]``: the probability of each answer, were there no errors; the oldest first.
+        parts: ``[temperatures, rates, parts]``: the logarithm of the answers' likelihood.
+        answers: their number.
         weights: ``[temperatures]``: the posterior of the temperature.
     """
-    if chances.shape[1] < 2 * NEWEST:
-        return None
-    parts = [chances[:, : chances.shape[1] // 2], chances[:, -NEWEST:]]
-    drifts = []
-    for part in parts:
-        likelihoods = np.stack([np.log(rate + (1 - 2 * rate) * part).sum(1) for rate in RATES])
-        fits = likelihoods + np.log(_prior())[:, None]  # [rates, temperatures]
-        drifts.append((np.exp(fits - _log_sum(fits, 0)) * weights).sum(1))
-    before, now = (posterior / posterior.sum() for posterior in drifts)
+    fits = parts[:, :, [OLDER, NEW]] + np.log(_prior())[:, None]
+    posteriors = (np.exp(fits - _log_sum(fits, 1)[:, None]) * weights[:, None, None]).sum(0)
+    before, now = (posterior / posterior.sum() for posterior in posteriors.T)
     rose = float((now * (np.cumsum(before) - before / 2)).sum())
-    return Drift(_summary(before, parts[0].shape[1]), _summary(now, NEWEST), rose)
+    return Drift(_summary(before, answers // 2), _summary(now, NEWEST), rose)
 
 
-def likelihood_rates(rates: Mapping[str, float], annotators: Sequence[str]) -> FloatArray:
-    """Return the error rate that the likelihood uses for each answer, ``[n]`` float32: its annotator's, or `PRIOR`.
+def likelihood_rates(rates: FloatArray) -> FloatArray:
+    """Return the error rate that the likelihood uses for each answer, ``[n]`` float32.
 
     Were their mean one half, the answers would say nothing, and weight decay would make the reward constant: it is lowered to
     `MOST_WRONG`. None becomes 0 or 1: of an answer that a network is sure of, the likelihood's slope would be NaN.
 
     Args:
-        rates: estimated error rates by annotator.
-        annotators: who gave each of the ``n`` answers.
+        rates: ``[n]`` float32: the estimated error rate of each answer's annotator, or `PRIOR`.
     """
-    by_annotator = np.array([rates.get(name, PRIOR) for name in annotators], np.float32)
-    lowered: FloatArray = np.clip(
-        by_annotator - max(0.0, float(by_annotator.mean()) - MOST_WRONG), float(RATES[0]), float(RATES[-1])
-    )
+    lowered: FloatArray = np.clip(rates - max(0.0, float(rates.mean()) - MOST_WRONG), float(RATES[0]), float(RATES[-1]))
     return lowered
 
 
@@ -258,10 +324,3 @@ def _log_sum(values: FloatArray, axis: int) -> FloatArray:
     most = values.max(axis, keepdims=True)
     total: FloatArray = np.log(np.exp(values - most).sum(axis)) + most.squeeze(axis)
     return total
-
-
-def _sums(values: FloatArray, whose: IntArray, annotators: int) -> FloatArray:
-    """Add up ``[scales, n]`` by annotator: ``[scales, annotators]``."""
-    cells = whose + annotators * np.arange(len(values))[:, None]
-    sums = np.bincount(cells.ravel(), values.ravel(), minlength=len(values) * annotators)
-    return sums.reshape(len(values), annotators).astype(np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Changes, Comparisons, Side, stable_uniform
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.store.answers import Presses, count_presses
@@ -175,19 +175,17 @@ class StackedComparisons:
     def keep(self, rows: Sequence[int]) -> StackedComparisons:
         """Keep only these rows, in ascending order. Invalidates this object.
 
-        Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
+        Rows move up in place: inputs are large, and most withdrawn comparisons are among the newest.
         """
-        inputs = {}
+        inputs, index = {}, torch.tensor(rows)
+        first = int((index == torch.arange(len(rows))).sum())  # those before stay
         for name, value in self.inputs.items():
             if isinstance(value, UniqueFrames):
                 value.keep(rows)
                 inputs[name] = value
                 continue
-            for to, row in enumerate(rows):
-                if to != row:
-                    value[to] = value[row]
+            value[first : len(rows)] = value[index[first:]]
             inputs[name] = value[: len(rows)]
-        index = torch.tensor(rows)
         kept = self.preferences[index], self.weights[:, index], self.held_out[index]
         return StackedComparisons(inputs, self.length, *kept)
 
@@ -222,25 +220,33 @@ class ComparisonSet:
     Attributes:
         held_out_share: the share.
         keys: pair id and annotator of each comparison, in the order they were added.
+        annotators: their names.
+        whose: ``[n]`` int64: who gave each comparison's answer, by the place among ``annotators``.
         weights: factor of each annotator's losses, see `weigh`.
         stacked: the comparisons as tensors; None if there are none.
     """
 
     def __init__(self, ensemble: RewardEnsemble, held_out_share: float):
         self._ensemble, self.held_out_share = ensemble, held_out_share
-        self.keys: list[tuple[str, str]] = []
         self.weights: dict[str, float] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.keys: list[tuple[str, str]] = []
+        self.annotators: list[str] = []
+        self.whose: IntArray = np.arange(0)
         self.stacked: StackedComparisons | None = None
+        self._rows: dict[tuple[str, str], int] = {}
+        """The place of each key."""
         self._chosen: list[Side] = []
         """The side that each annotator chose, as shown."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    @property
-    def annotators(self) -> list[str]:
-        """The annotator of each comparison."""
-        return [annotator for _, annotator in self.keys]
+    def by_annotator(self, values: Mapping[str, float], default: float) -> FloatArray:
+        """Return the value of each comparison's annotator, ``[n]`` float32."""
+        return np.array([values.get(name, default) for name in self.annotators], np.float32)[self.whose]
 
     def add(self, comparisons: Comparisons) -> None:
         """Add comparisons.
@@ -248,7 +254,7 @@ class ComparisonSet:
         A comparison that is already present (same pair and annotator) keeps its position and takes the new answer. If
         ``comparisons`` contains one twice, the later answer counts.
         """
-        rows = {key: row for row, key in enumerate(self.keys)}
+        rows = self._rows
         latest = {key: i for i, key in enumerate(comparisons.keys)}  # ordered by first occurrence
         chosen = comparisons.chosen
         for key in latest.keys() & rows.keys():
@@ -260,17 +266,28 @@ class ComparisonSet:
             return
         added = StackedComparisons.of(self._ensemble, comparisons[np.array(list(new.values()))], self.held_out_share)
         self.stacked = added if self.stacked is None else self.stacked.join(added)
-        self.keys += new
+        self._note(new)
         self._chosen += [chosen[i] for i in new.values()]
+
+    def _note(self, keys: Collection[tuple[str, str]]) -> None:
+        """Add these keys to those held."""
+        self._rows |= {key: row for row, key in enumerate(keys, len(self.keys))}
+        self.keys += keys
+        places = {name: place for place, name in enumerate(self.annotators)}
+        whose = [places.setdefault(name, len(places)) for _, name in keys]
+        self.annotators, self.whose = list(places), np.concatenate([self.whose, np.array(whose, np.int64)])
 
     def withdraw(self, keys: Iterable[tuple[str, str]]) -> None:
         """Remove the comparisons with these `keys`. Ignores unknown keys."""
-        gone = set(keys)
-        kept = [row for row, key in enumerate(self.keys) if key not in gone]
-        if self.stacked is None or len(kept) == len(self.keys):
+        gone = self._rows.keys() & set(keys)
+        if self.stacked is None or not gone:
             return
-        self.stacked = self.stacked.keep(kept) if kept else None
-        self.keys, self._chosen = [self.keys[row] for row in kept], [self._chosen[row] for row in kept]
+        kept = [row for row, key in enumerate(self.keys) if key not in gone]
+        stacked, names = self.stacked.keep(kept) if kept else None, [self.keys[row] for row in kept]
+        chosen = [self._chosen[row] for row in kept]
+        self._clear()
+        self._note(names)
+        self.stacked, self._chosen = stacked, chosen
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Multiply the loss of each comparison by its annotator's weight: 1 by default, 0 excludes the annotator.
@@ -293,7 +310,7 @@ class ComparisonSet:
         Raises:
             ValueError: none of them remains, and not all of them were withdrawn.
         """
-        self.keys, self._chosen, self.stacked = [], [], None
+        self._clear()
         self.weigh(changes.weights)
         withdrawn, held = set(changes.withdrawn), changes.comparisons
         wanted = [key for pair, annotator in keys if (key := (pair, annotator)) not in withdrawn]
@@ -311,6 +328,8 @@ class ComparisonSet:
 
     def presses(self, counted: Tensor) -> dict[str, Presses]:
         """Count what each annotator chose in their newest answers among the rows ``counted``."""
-        names = [annotator or ANONYMOUS for _, annotator in self.keys]
-        counts = count_presses(((names[row], self._chosen[row]) for row in counted.tolist()), RECENT_ANSWERS)
+        names = [annotator or ANONYMOUS for annotator in self.annotators]
+        whose = self.whose[counted.numpy()]
+        newest = [(name, np.flatnonzero(whose == place)[-RECENT_ANSWERS:]) for place, name in enumerate(names)]
+        counts = count_presses((name, self._chosen[row]) for name, at in newest for row in counted[at].tolist())
         return dict.fromkeys(names, Presses()) | counts

@@ -27,6 +27,9 @@ _R = TypeVar("_R")
 STEPS_AT_ONCE = 4096
 """Steps per forward and backward pass; gradients are added. More exceed a core's cache."""
 
+VALUES_AT_ONCE = 262_144
+"""Steps times units per forward pass without gradients: more exceed a core's cache."""
+
 WORTH_A_THREAD = 8_000_000
 """Fewest multiplications of a member's forward pass of a part for which threads gain: about two milliseconds, backward too."""
 
@@ -36,8 +39,8 @@ SLOPE = 0.01
 _Layers = list[list[tuple[Tensor, Tensor]]]
 """Of each layer, each member's weight ``[inputs, outputs]`` and bias ``[outputs]``, or the gradients of both."""
 
-OfDifferences = Callable[[int, Tensor, Tensor], Tensor]
-"""Maps a member, rows of comparisons ``[n]`` and its return differences of them ``[n]`` to the loss's derivative by these."""
+OfDifferences = Callable[[int, slice, Tensor], Tensor]
+"""Maps a member, a part of a minibatch and the member's return differences there ``[n]`` to the loss's derivative by these."""
 
 _aten = torch.ops.aten
 ACTIVATE: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -104,26 +107,19 @@ class FusedMLPs:
         return features.view(-1, 2, *features.shape[1:])
 
     @torch.no_grad()
-    def rewards_of(self, features: Tensor, rows: Tensor) -> Tensor:
-        """Return the rewards ``[members, m, 2, length]`` of comparisons, on the CPU.
-
-        Args:
-            features: ``[n, 2, length, inputs]``, from `features_of`.
-            rows: ``[m]``: the comparisons.
-        """
-        length = features.shape[2]
+    def rewards_of(self, features: Tensor) -> Tensor:
+        """Return the rewards ``[members, n, 2, length]`` of comparisons, on the CPU: of ``features``, from `features_of`."""
         last = self._layers[-1]
 
-        def rewards(task: tuple[Tensor, int]) -> Tensor:
-            part, member = task
-            inputs = features.index_select(0, part.to(features.device)).flatten(0, 2)
+        def rewards(task: tuple[int, Tensor]) -> Tensor:
+            member, inputs = task
             weight, bias = last[member]
             return torch.mv(self._hidden(member, inputs)[-1], weight[:, 0]).add_(bias).cpu()
 
-        parts = torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length)))
-        tasks = [(part, member) for member in range(len(last)) for part in parts]
-        found = list(self._run(rewards, tasks, steps=2 * length * len(parts[0])))
-        return torch.cat(found).view(len(last), len(rows), 2, length)
+        widest = max(members[0][0].shape[1] for members in self._layers)
+        parts = torch.split(features.flatten(0, 2), max(1, VALUES_AT_ONCE // widest))
+        tasks = list(itertools.product(range(len(last)), parts))
+        return torch.cat(list(self._run(rewards, tasks, steps=len(parts[0])))).view(len(last), *features.shape[:3])
 
     def _hidden(self, member: int, inputs: Tensor) -> list[Tensor]:
         """Return the inputs ``[steps, inputs]`` and the values of each hidden layer ``[steps, units]``, in buffers."""
@@ -143,7 +139,9 @@ class FusedMLPs:
             batch: ``[size]``: rows of the minibatch's comparisons.
             of_differences: the derivative of the loss.
         """
-        parts = batch.chunk(math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE))
+        count = math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE)
+        parts = features.index_select(0, batch.to(features.device)).chunk(count)
+        ends = list(itertools.accumulate(map(len, parts), initial=0))
         members = range(self.settings.ensemble_size)
         while len(self._gradients) < len(parts):
             vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
@@ -151,11 +149,11 @@ class FusedMLPs:
         gradients = self._gradients[: len(parts)]
         for vector, _ in gradients:
             vector.zero_()
-        inputs = [features.index_select(0, part.to(features.device)) for part in parts]
 
         def add(task: tuple[int, int]) -> None:
             part, member = task
-            self._add_member(member, inputs[part], parts[part], of_differences, gradients[part][1])
+            rows = slice(ends[part], ends[part + 1])
+            self._add_member(member, parts[part], rows, of_differences, gradients[part][1])
 
         list(
             self._run(
@@ -172,9 +170,9 @@ class FusedMLPs:
         return in_parallel(work, tasks) if worth else map(work, tasks)
 
     def _add_member(
-        self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences, gradients: _Layers
+        self, member: int, inputs: Tensor, rows: slice, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Add a member's gradient of a part of a minibatch, ``inputs [n, 2, length, inputs]`` of the comparisons ``rows [n]``."""
+        """Add a member's gradient of a minibatch's ``rows``, with ``inputs [n, 2, length, inputs]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)
@@ -192,9 +190,10 @@ class FusedMLPs:
             layer_weight, (of_weight, of_bias) = self._layers[number][member][0], gradients[number][member]
             weights = values[number + 1]
             change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
+            # Below the last hidden layer, in place.
             self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))
             of_weight.addmm_(values[number].t(), change)
             of_bias.add_(change.sum(0))
             if number:
-                back = self._buffer("back", number, rows=len(weights), units=layer_weight.shape[0])
+                back = self._buffer("change", number - 1, rows=len(weights), units=layer_weight.shape[0])
                 by_values = torch.mm(change, layer_weight.t(), out=back)

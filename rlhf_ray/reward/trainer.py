@@ -17,7 +17,7 @@ from torch import Tensor
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
-from rlhf_ray.reward.annotators import Estimates, annotator_model, likelihood_rates
+from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
@@ -113,7 +113,7 @@ class RewardTrainer:
         """
         started = time.perf_counter()
         held = self.comparisons
-        weights = torch.tensor([held.weights.get(annotator, 1.0) for annotator in held.annotators])
+        weights = torch.as_tensor(held.by_annotator(held.weights, 1.0))
         counted = torch.nonzero(weights).squeeze(1)
         if held.stacked is None or len(counted) == 0:
             raise NothingToFitError(
@@ -154,11 +154,10 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            noise = 2 * torch.as_tensor(likelihood_rates(self.annotators.assumed, self.comparisons.annotators))
+            rates = self.comparisons.by_annotator(self.annotators.assumed, PRIOR)
+            noise = 2 * torch.as_tensor(likelihood_rates(rates))
         if self.settings.annotator_rationality:
-            rationality = torch.tensor(
-                [self.annotators.rationalities.get(annotator, 1.0) for annotator in self.comparisons.annotators]
-            )
+            rationality = torch.as_tensor(self.comparisons.by_annotator(self.annotators.rationalities, 1.0))
         return noise, rationality
 
     def _descend(
@@ -178,7 +177,8 @@ class RewardTrainer:
         networks, patience = self.ensemble.networks, self.settings.early_stopping
         stopping = None if patience is None else EarlyStopping(networks, patience)
         judged = self.l2 is not None or stopping is not None or after_pass is not None
-        held_out = counted[data.held_out[counted] & ~torch.isin(counted, train)]
+        trained = torch.zeros(len(data), dtype=torch.bool).index_fill_(0, train, value=True)
+        held_out = counted[data.held_out[counted] & ~trained[counted]]
         pool = self._unlabelled(unlabelled)
         estimates = ESTIMATES if self.settings.models_annotators and not int(self.ensemble.version) else 0
         due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
@@ -201,7 +201,9 @@ class RewardTrainer:
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
                 order = train[torch.randperm(len(train), generator=self.generator)]
-                for batch in torch.split(order, self.settings.batch_size)[: updates - taken]:
+                for batch in torch.split(
+                    order[: (updates - taken) * self.settings.batch_size], self.settings.batch_size
+                ):
                     if self._fused is not None:
                         self._set_gradient(self._fused, revised, batch)
                     else:
@@ -286,16 +288,18 @@ class RewardTrainer:
         plain = of.largest_log_odds is None and not of.annotator_rationality
         slope = SLOPES.get(of.loss) if plain else None
 
-        def of_differences(member: int, rows: Tensor, differences: Tensor) -> Tensor:
-            weights = (data.weights[member].index_select(0, rows) / len(batch)).to(self.device)
-            preferences = data.preferences.index_select(0, rows).to(self.device)
-            noise = rows_of(data.noise, rows, self.device)
+        weights = (data.weights.index_select(1, batch) / len(batch)).to(self.device)
+        preferences = data.preferences.index_select(0, batch).to(self.device)
+        noise = rows_of(data.noise, batch, self.device)
+
+        def of_differences(member: int, rows: slice, differences: Tensor) -> Tensor:
+            of_rows = preferences[rows], noise[rows] if isinstance(noise, Tensor) else noise
             if slope is not None:
-                return slope(differences, preferences, noise) * weights
+                return slope(differences, *of_rows) * weights[member, rows]
             with torch.enable_grad():
                 leaf = differences.detach().requires_grad_()
-                losses = self.loss(data.log_odds(leaf[None], rows, of.largest_log_odds), preferences, noise)
-                losses.backward(weights[None])  # type: ignore[no-untyped-call]
+                losses = self.loss(data.log_odds(leaf[None], batch[rows], of.largest_log_odds), *of_rows)
+                losses.backward(weights[None, member, rows])  # type: ignore[no-untyped-call]
             assert leaf.grad is not None
             return leaf.grad
 
@@ -347,7 +351,7 @@ class RewardTrainer:
             },
             "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
-            "keys": [list(key) for key in self.comparisons.keys],
+            "keys": list(self.comparisons.keys),
             **self.annotators.state(),
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
@@ -399,9 +403,10 @@ class RewardTrainer:
 
     def _all_rewards(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
         """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
-        rows = torch.arange(len(data)) if rows is None else rows
         if self._fused is not None:
-            return self._fused.rewards_of(data.inputs["features"], rows)
+            features = data.inputs["features"]
+            return self._fused.rewards_of(features if rows is None else features.index_select(0, rows.to(self.device)))
+        rows = torch.arange(len(data)) if rows is None else rows
         with torch.no_grad():
             parts = torch.split(rows, max(1, self.ensemble.at_once // (2 * data.length)))
             return torch.cat([*self.ensemble.over_parts(lambda part: self._rewards(data.inputs, part).cpu(), parts)], 1)

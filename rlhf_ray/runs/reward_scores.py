@@ -24,7 +24,7 @@ from rlhf_ray.measure.held_out import (
 )
 from rlhf_ray.measure.intervals import RewardCorrelations, reward_correlations
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.annotators import likelihood_rates
+from rlhf_ray.reward.annotators import PRIOR, likelihood_rates
 from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
@@ -91,7 +91,8 @@ def score_reward(
     said, who = comparisons.preferences, comparisons.annotators
     noise: float | Array = reward.settings.label_noise or 0.0
     if reward.settings.label_noise is None:
-        noise = 2 * likelihood_rates(error_rates or {}, snapshot.annotators)[chosen]
+        rates = [(error_rates or {}).get(name, PRIOR) for name in snapshot.annotators]
+        noise = 2 * likelihood_rates(np.array(rates, np.float32))[chosen]
     sides = (comparisons.pairs.left, comparisons.pairs.right)
     left, right = (reward.fragment_returns(side) for side in sides)
     differences = (left - right) * np.array([(rationalities or {}).get(name, 1.0) for name in who])

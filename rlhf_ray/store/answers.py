@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -69,18 +69,12 @@ class Presses:
         return f"{self.left} left, {self.right} right, {self.equal} equal"
 
 
-def count_presses(answers: Iterable[tuple[str, Side]], last: int | None = None) -> dict[str, Presses]:
-    """Count each annotator's answers by the side as shown: of all, or of their newest ``last``.
-
-    The answers are annotators and sides, oldest first.
-    """
-    sides: dict[str, deque[Side]] = {}
+def count_presses(answers: Iterable[tuple[str, Side]]) -> dict[str, Presses]:
+    """Count each annotator's answers by the side as shown, from annotators and sides."""
+    counts: dict[str, Counter[Side]] = {}
     for name, side in answers:
-        sides.setdefault(name, deque(maxlen=last)).append(side)
-    return {
-        name: Presses(sides_of_one.count("left"), sides_of_one.count("right"), sides_of_one.count("equal"))
-        for name, sides_of_one in sides.items()
-    }
+        counts.setdefault(name, Counter())[side] += 1
+    return {name: Presses(of["left"], of["right"], of["equal"]) for name, of in counts.items()}
 
 
 def own_preference(preference: float, swapped: bool | None, extra: str | None) -> float:
@@ -134,10 +128,7 @@ def doubtful(events: pa.Table, suspicions: Suspicions) -> list[tuple[float, dict
         events: `PreferenceStore.events`.
         suspicions: how likely which answers are wrong.
     """
-    among = pa.array({pair for pair, _ in suspicions}, pa.string())
-    # Retractions need not name their pair.
-    either = (pa.compute.is_in(events["pair_id"], among), pa.compute.is_valid(events["target"]))
-    events = events.filter(pa.compute.or_(*either))
-    numbers = [(suspicions[key], row) for key, row in holding(events).items() if key in suspicions]
+    held = holding(events, {pair for pair, _ in suspicions})
+    numbers = [(suspicions[key], row) for key, row in held.items() if key in suspicions]
     rows = [(chance, events.slice(row, 1).to_pylist()[0]) for chance, row in sorted(numbers, reverse=True)]
     return [(chance, row) for chance, row in rows if REVIEWED_BY not in json.loads(row["extra"] or "{}")]

@@ -94,9 +94,13 @@ class Contents:
         self._numbers: set[int] = set()
         self._looked: tuple[object, ...] = ()
         self._answered: set[tuple[str, str]] | None = None
-        self._fragments: dict[str, tuple[int, int]] = {}
+        self._fragments: dict[str, int] = {}
+        """Of each fragment's id, its row in the next."""
+        self._places: IntArray = np.full((1, 2), -1)
+        """Position of each fragment's pack in `packs`, and row there; the last row is that of the others."""
         self._rows: pa.Table | None = None
         self._events: pa.Table | None = None
+        self._active: tuple[IntArray, IntArray, IntArray, int] | None = None
         self._event_ids: set[str] | None = set()
 
     def refresh(self) -> None:
@@ -144,19 +148,34 @@ class Contents:
     def snapshot(self, last: int | None = None, rows: IntArray | None = None) -> Snapshot:
         """Return the active comparisons: all, the newest ``last``, or the labels at these ``rows`` of `events`."""
         packs = list(self.packs.values())
-        labels = take(self.events(), rows_holding(self.events()) if rows is None else rows)
+        rows, left, right, lost = self.stored(rows)
+        kept = slice(None if last is None else max(0, len(rows) - last), None)
+        return Snapshot(take(self.events(), rows[kept]), packs, left[kept], right[kept], lost, self.files.root)
+
+    def stored(self, rows: IntArray | None = None) -> tuple[IntArray, IntArray, IntArray, int]:
+        """Return which of all active labels, or of these ``rows`` of `events`, have both fragments.
+
+        Returns:
+            Their rows, ``[n]``; where their left and right fragments are (`where`); and the number of the others.
+        """
+        if self.damaged_packs():
+            self._index()  # drop fragments found damaged since the last time
+        if rows is None and self._active is not None:
+            return self._active
+        held = rows_holding(self.events()) if rows is None else rows
+        labels = take(self.events().select(["left_id", "right_id"]), held)
         left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
         there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
-        kept = there if last is None else there[max(0, len(there) - last) :]
-        lost = len(labels) - len(there)
-        return Snapshot(take(labels, kept), packs, left[kept], right[kept], lost, self.files.root)
+        found = held[there], left[there], right[there], len(held) - len(there)
+        if rows is None:
+            self._active = found
+        return found
 
     def where(self, names: Sequence[str | None]) -> IntArray:
         """Return ``[n, 2]`` int64: each fragment's pack (position in `packs`) and row there; -1 if it is not stored."""
         if self.damaged_packs():
             self._index()  # drop fragments found damaged since the last time
-        places = [self._fragments.get(name or "", (-1, -1)) for name in names]
-        return np.array(places, np.int64).reshape(-1, 2)
+        return self._places[[self._fragments.get(name or "", -1) for name in names]]
 
     def has_fragment(self, name: str) -> bool:
         """Return whether the fragment is stored and not known to be damaged."""
@@ -324,23 +343,27 @@ class Contents:
         self._numbers.update(table["sequence"].to_pylist())
         if self._answered is not None:
             self._answered |= answered(table)
-        self._rows = self._events = None
+        self._rows = self._events = self._active = None
         return table
 
     def _pack(self, name: str) -> Pack:
         pack = Pack(name, self.files.map(name))
         self._note(len(self.packs), pack)
+        self._active = None
         return pack
 
     def _note(self, number: int, pack: Pack) -> None:
-        for row, name in enumerate(pack.ids):
-            if not pack.damaged[row]:
-                self._fragments.setdefault(name, (number, row))
+        held, new = self._fragments, []
+        for row in np.flatnonzero(~pack.damaged).tolist():
+            if pack.ids[row] not in held:
+                held[pack.ids[row]] = len(held)
+                new.append((number, row))
+        self._places = np.insert(self._places, -1, np.array(new, np.int64).reshape(-1, 2), 0)
 
     def _index(self) -> None:
-        self._rows = self._events = self._event_ids = self._answered = None
+        self._rows = self._events = self._active = self._event_ids = self._answered = None
         self._numbers = {number for table in self.segments.values() for number in table["sequence"].to_pylist()}
-        self._fragments = {}
+        self._fragments, self._places = {}, np.full((1, 2), -1)
         for number, pack in enumerate(self.packs.values()):
             self._note(number, pack)
 

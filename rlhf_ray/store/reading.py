@@ -22,7 +22,17 @@ from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.contents import Contents
 from rlhf_ray.store.files import FOLDERS, Files, read_weights
 from rlhf_ray.store.packs import DamagedFragmentError, Snapshot, gather
-from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, holding, rows_holding, scripted_event_id, touched, undecided
+from rlhf_ray.store.schema import (
+    FORMAT,
+    MAJOR,
+    MINOR,
+    holding,
+    rows_holding,
+    scripted_event_id,
+    take,
+    touched,
+    undecided,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,14 @@ class Verification:
     events: int
     comparisons: int
     fragments: int
+
+
+def _until(table: pa.Table, until: int | None) -> pa.Table:
+    """Return the rows, which are in order, up to event number ``until``; by default, all."""
+    numbers = table["sequence"]
+    if until is None or not len(numbers) or numbers[-1].as_py() <= until:
+        return table
+    return table.filter(pyarrow.compute.less_equal(numbers, until))
 
 
 class StoreReader:
@@ -114,21 +132,22 @@ class StoreReader:
         """Count the active comparisons as of the event with the sequence number ``until``; by default, as of now."""
         self._contents.refresh()
         events = self._contents.events()
-        if until is not None:
-            events = events.filter(pyarrow.compute.less_equal(events["sequence"], until))
-        snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so row numbers stay valid
+        earlier = _until(events, until)
+        # Events are in order, so row numbers stay valid.
+        rows, *_ = self._contents.stored(None if earlier is events else rows_holding(earlier))
+        labels = take(events.select(["preference", "annotator"]), rows)
         return Tally(
             last=self._contents.last_number if until is None else until,
-            comparisons=len(snapshot),
-            ties=int((snapshot.preferences == 0.5).sum()),
-            by_annotator=dict(Counter(snapshot.annotators)),
-            skipped=undecided(events),
+            comparisons=len(rows),
+            ties=labels["preference"].to_pylist().count(0.5),
+            by_annotator=dict(Counter(labels["annotator"].to_pylist())),
+            skipped=undecided(earlier),
         )
 
     def last_answer(self, pairs: Sequence[str], annotator: str) -> int:
         """Return the sequence number of ``annotator``'s last scripted answer to any of ``pairs``; 0 if there is none."""
         self._contents.refresh()
-        rows = self._contents.rows()
+        rows = self._contents.rows().select(["event_id", "sequence"])
         wanted = pa.array([scripted_event_id(pair, annotator) for pair in pairs])
         sequences = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=wanted))["sequence"].to_pylist()
         return max(sequences, default=0)
@@ -149,18 +168,15 @@ class StoreReader:
         """
         while True:
             self._contents.refresh()
-            rows, events = self._contents.rows(), self._contents.events()
-            if until is not None:
-                rows, events = (
-                    table.filter(pyarrow.compute.less_equal(table["sequence"], until)) for table in (rows, events)
-                )
-            keys, held = touched(rows, sequence), holding(events)
+            rows, events = (_until(table, until) for table in (self._contents.rows(), self._contents.events()))
+            keys = touched(rows, sequence)
+            held = holding(events, {pair for pair, _ in keys})
             snapshot = self._contents.snapshot(
                 rows=np.array(sorted(held[key] for key in keys if key in held), np.int64)
             )
             with contextlib.suppress(DamagedFragmentError):  # see `load`
                 return Changes(
-                    last=max([sequence, *rows["sequence"].to_pylist()[-1:]]),
+                    last=max([sequence, *rows["sequence"][-1:].to_pylist()]),
                     comparisons=snapshot.gather(slice(None)) if len(snapshot) else None,
                     withdrawn=tuple(key for key in keys if key not in held),
                     weights=self.weights(),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -154,7 +155,8 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
     """
     table = pa.concat_tables(tables or [LABELS.empty_table()], promote_options="default")
     # Ids order the events of writers that took the same number.
-    table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
+    if not (np.diff(table["sequence"].to_numpy()) > 0).all():
+        table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
     return _once(table, "event_id", "merge")
 
 
@@ -162,8 +164,7 @@ def counting(rows: pa.Table) -> pa.Table:
     """Return the events among ``rows`` (from `in_order`), each once, without those that were undone."""
     if not touches_merges(rows):
         return rows
-    names = ("event_id", "kind", "target", "extra", "merge")
-    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    columns = list(_values(rows, "event_id", "kind", "target", "extra", "merge"))
     undone = {target for _, kind, target, _, _ in columns if kind == UNDO}
     events = {event for _, kind, _, extra, _ in columns if kind == UNDO for event in json.loads(extra)["events"]}
     kept = [
@@ -190,8 +191,7 @@ def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> Bool
         ``[n]`` bool: True for retracts and supersedes, undone merges, and an annotator's later answers to a pair.
     """
     result, seen = [], set[tuple[str, str]]()
-    names = ("kind", "target", "pair_id", "annotator")
-    for kind, target, *key in zip(*(rows[name].to_pylist() for name in names), strict=True):
+    for kind, target, *key in _values(rows, "kind", "target", "pair_id", "annotator"):
         again = False
         if kind in ANSWERS:
             again = (key[0], key[1]) in answered or (key[0], key[1]) in seen
@@ -202,13 +202,12 @@ def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> Bool
 
 def answered(rows: pa.Table) -> set[tuple[str, str]]:
     """Return pair and annotator of the answers among ``rows``."""
-    columns = (rows[name].to_pylist() for name in ("kind", "pair_id", "annotator"))
-    return {(pair, annotator) for kind, pair, annotator in zip(*columns, strict=True) if kind in ANSWERS}
+    return {(pair, who) for kind, pair, who in _values(rows, "kind", "pair_id", "annotator") if kind in ANSWERS}
 
 
 def keys(rows: pa.Table) -> list[tuple[str, str | None]]:
     """Return what identifies each row: the event's id, and the merge that brought it."""
-    return list(zip(rows["event_id"].to_pylist(), rows["merge"].to_pylist(), strict=True))
+    return [(event, merge) for event, merge in _values(rows, "event_id", "merge")]
 
 
 def check_version(path: Path | str, description: bytes) -> None:
@@ -231,9 +230,10 @@ def check_version(path: Path | str, description: bytes) -> None:
 
 def _once(table: pa.Table, *names: str) -> pa.Table:
     """Return the first row for each value of these columns."""
-    values = zip(*(table[name].to_pylist() for name in names), strict=True)
-    first = {value: i for i, value in reversed(list(enumerate(values)))}
-    return table if len(first) == len(table) else take(table, np.array(sorted(first.values())))
+    if pyarrow.compute.count_distinct(table[names[0]], mode="all").as_py() == len(table):
+        return table
+    first = {value: i for i, value in reversed(list(enumerate(_values(table, *names))))}
+    return take(table, np.array(sorted(first.values()), np.int64))
 
 
 def take(table: pa.Table, rows: IntArray) -> pa.Table:
@@ -242,20 +242,14 @@ def take(table: pa.Table, rows: IntArray) -> pa.Table:
     return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, content]))
 
 
-def holding(events: pa.Table) -> dict[tuple[str, str], int]:
-    """Return the rows of ``events`` (from `in_order`) that are active labels, by pair and annotator.
-
-    A retract or supersede cancels its target, regardless of their order; a cancelled event stays cancelled. Of the remaining
-    labels, the latest by each annotator for each pair is active. A fragment with itself is no pair: an answer about it never is.
-    """
-    names = ("event_id", "kind", "target", "pair_id", "annotator", "left_id", "right_id")
-    columns = [events[name].to_pylist() for name in names]
-    cancelled = {target for target in columns[2] if target is not None}
-    return {
-        (pair, annotator): row
-        for row, (event, kind, _, pair, annotator, left, right) in enumerate(zip(*columns, strict=True))
-        if kind in ("label", "supersede") and event not in cancelled and left != right
-    }
+def holding(events: pa.Table, pairs: Collection[str] | None = None) -> dict[tuple[str, str], int]:
+    """Return the rows of ``events`` (from `in_order`) that are active labels, of all ``pairs`` or these, by pair and annotator."""
+    rows = rows_holding(events)
+    labels = take(events.select(["pair_id", "annotator"]), rows)
+    if pairs is not None:
+        among = pyarrow.compute.is_in(labels["pair_id"], value_set=pa.array(pairs, pa.string())).to_numpy()
+        rows, labels = rows[among], labels.filter(among)
+    return dict(zip(zip(*labels.to_pydict().values(), strict=True), rows.tolist(), strict=True))
 
 
 def undecided(events: pa.Table) -> int:
@@ -272,25 +266,54 @@ def undecided(events: pa.Table) -> int:
 
 
 def rows_holding(events: pa.Table) -> IntArray:
-    """Return the row numbers of `holding`, ascending."""
-    return np.array(sorted(holding(events).values()), dtype=np.int64)
+    """Return the rows of ``events`` (from `in_order`) that are active labels, ascending.
+
+    A retract or supersede cancels its target, regardless of their order; a cancelled event stays cancelled. Of the remaining
+    labels, the latest by each annotator for each pair is active. A fragment with itself is no pair: an answer about it never is.
+    """
+    compute, cancelled = pyarrow.compute, events["target"].drop_null().combine_chunks()
+    counts = compute.and_(
+        compute.is_in(events["kind"], value_set=pa.array(ANSWERS)),
+        compute.and_not(
+            compute.not_equal(events["left_id"], events["right_id"]),
+            compute.is_in(events["event_id"], value_set=cancelled),
+        ),
+    )
+    rows: IntArray = np.flatnonzero(counts.fill_null(False).to_numpy())
+    pair, annotator = (_codes(events[name])[rows] for name in ("pair_id", "annotator"))
+    _, last = np.unique((pair * (annotator.max(initial=0) + 1) + annotator)[::-1], return_index=True)
+    return rows if len(last) == len(rows) else np.sort(rows[::-1][last])
+
+
+def _codes(column: pa.ChunkedArray) -> IntArray:
+    """Return a number for each value of a column, ``[n]`` int64: the same for equal ones."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    codes: IntArray = encoded.indices.to_numpy().astype(np.int64)
+    return codes
 
 
 def touched(rows: pa.Table, sequence: int) -> list[tuple[str, str]]:
     """Return pair and annotator of all labels affected by rows after number ``sequence``: each once, in order."""
-    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator", "extra", "merge")
-    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
-    labels = {event: (pair, who) for _, event, kind, _, pair, who, *_ in columns if kind in ("label", "supersede")}
-    about = []
-    for number, event, kind, target, _, _, extra, _ in columns:
-        if number > sequence and kind == UNDO:
-            about += [
-                name
-                for _, name, _, target_name, *_, merge in columns
-                if merge == target is not None
-                for name in (target_name, name)
-            ]
+    newer = rows.filter(pyarrow.compute.greater(rows["sequence"], sequence))
+    about: list[str | None] = []
+    for event, kind, target, extra in _values(newer, "event_id", "kind", "target", "extra"):
+        if kind == UNDO:
+            if target is not None:
+                of_merge = rows.filter(pyarrow.compute.equal(rows["merge"], target))
+                about += itertools.chain.from_iterable(_values(of_merge, "target", "event_id"))
             about += json.loads(extra)["events"]
-        elif number > sequence:
+        else:
             about += [target, event]
+    there = pa.array([name for name in about if name is not None], pa.string())
+    found = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=there))
+    labels = {
+        event: (pair, who)
+        for event, kind, pair, who in _values(found, "event_id", "kind", "pair_id", "annotator")
+        if kind in ANSWERS
+    }
     return list(dict.fromkeys(labels[name] for name in about if name in labels))
+
+
+def _values(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the values of these columns, row by row."""
+    return zip(*(table[name].to_pylist() for name in names), strict=True)

@@ -83,6 +83,16 @@ def test_it_is_the_posterior_computed_another_way(monkeypatch: pytest.MonkeyPatc
     assert found.answers == n
 
 
+def test_answers_multiplied_together_have_the_likelihood_of_each_alone() -> None:
+    rng = np.random.default_rng(2)
+    chances = rng.beta(0.1, 0.1, (21, 300)).clip(1e-6, 1 - 1e-6)
+    whose = rng.choice([0, 2, 3], 300)  # the second has none
+    rates = annotators.RATES[None, :, None]
+    each = np.log(rates * (1 - chances[:, None]) + (1 - rates) * chances[:, None])
+    expected = np.stack([each[:, :, whose == number].sum(2) for number in range(5)], 2)
+    assert annotators._log_likelihoods(chances, whose, 5) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize(("errors", "most"), [(0.0, 0.04), (0.1, 0.06), (0.2, 0.06), (0.3, 0.08)])
 def test_of_two_hundred_answers_the_rate_is_found(errors: float, most: float) -> None:
     rng = np.random.default_rng(1)
@@ -185,7 +195,7 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
 
 
 def test_no_rate_in_the_likelihood_is_sure() -> None:
-    rates = likelihood_rates({"anna": 0.005, "bert": 0.99, "cora": 0.7}, NAMES)
+    rates = likelihood_rates(np.array([0.005, 0.99, 0.7], np.float32))
     assert rates.min() == pytest.approx(0.005)
     sure = torch.tensor([200.0, -200.0, 200.0], requires_grad=True)
     log_likelihood_loss(sure, torch.ones(3), 2 * torch.as_tensor(rates)).sum().backward()
@@ -199,7 +209,7 @@ def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
         trainer = trainer_of(settings, answers(60, 0), held_out_share=0.1)
         assert float(trainer.ensemble.label_noise) == 0.0
         trainer.fit(20)
-        rates = likelihood_rates(trainer.annotators.assumed, answers(60, 0).annotators)
+        rates = likelihood_rates(trainer.comparisons.by_annotator(trainer.annotators.assumed, PRIOR))
         expected = float(2 * np.minimum(rates, 1 - rates).mean()) if noise is None else noise
         assert float(trainer.ensemble.label_noise) == pytest.approx(expected, rel=1e-5)
 

@@ -10,6 +10,7 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import comparison_set
 from rlhf_ray.reward.comparison_set import NothingToFitError, UniqueFrames, bootstrap_weights
+from rlhf_ray.store.answers import Presses
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 from tests.reward.fits import same, trainer_of
 from tests.reward.test_trainer import CERTAIN, SMALL, _held_out, _without_time
@@ -75,6 +76,21 @@ def test_an_annotator_of_weight_0_is_left_out(share: float, window: int | None) 
     trainers[0].fit(8)
     trainers[1].fit(8)
     assert not same(trainers[0], trainers[1])
+
+
+def test_only_the_newest_answers_of_each_count_as_presses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison_set, "RECENT_ANSWERS", 2)
+    answers = some_comparisons(6)
+    said = Comparisons(
+        answers.pairs, np.array([0.5, 1, 0, 0, 0, 0.5], np.float32), ("ada", "ada", "", "cy", "ada", "ada")
+    )
+    held = trainer_of(SMALL, said).comparisons
+    held.withdraw([said.keys[2]])
+    held.add(said[np.array([2])])
+    counted = torch.tensor([0, 1, 3, 4, 5])  # without cy, the first but for ada's
+    expected = {"ada": Presses(0, 1, 1), "cy": Presses(), "anonymous": Presses(0, 1)}
+    assert held.presses(counted) == expected
+    assert held.by_annotator({"cy": 2.0}, 1.0).tolist() == [1, 1, 2, 1, 1, 1]
 
 
 def test_a_weight_multiplies_the_loss() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.answers import statistics
 from rlhf_ray.labelling.second_looks import replacing
 from rlhf_ray.reward import RewardEnsemble
@@ -18,7 +17,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
-from rlhf_ray.store.answers import Presses, count_presses
+from rlhf_ray.store.answers import Presses
 from tests.made_up import FORCES, VECTORS, some_fragments
 
 CLIPS = some_fragments(24)
@@ -117,8 +116,3 @@ def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path):
 )
 def test_when_answers_are_odd(presses, side, equal):
     assert (presses.one_sided, presses.mostly_equal) == (side, equal)
-
-
-def test_only_the_newest_answers_of_each_count():
-    said: list[tuple[str, Side]] = [("ada", "left"), ("bob", "equal"), ("ada", "right"), ("ada", "equal")]
-    assert count_presses(said, 2) == {"ada": Presses(0, 1, 1), "bob": Presses(0, 0, 1)}
