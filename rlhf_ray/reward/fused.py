@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rlhf_ray.optim import FlatParameters, in_parallel
+from rlhf_ray.optim import FlatParameters, in_parallel, multiply
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks.mlp import MLP, StackedLinear
 from rlhf_ray.settings import Activation, RewardModelSettings
@@ -127,7 +127,7 @@ class FusedMLPs:
         for number, members in enumerate(self._layers[:-1]):
             weight, bias = members[member]
             out = self._buffer("hidden", number, rows=len(inputs), units=weight.shape[1])
-            values.append(self._activate(torch.addmm(bias, values[-1], weight, out=out)))
+            values.append(self._activate(multiply(values[-1], weight, out).add_(bias)))
         return values
 
     @torch.no_grad()
@@ -147,19 +147,14 @@ class FusedMLPs:
             vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
             self._gradients.append((vector, self._of_members(vector)))
         gradients = self._gradients[: len(parts)]
-        for vector, _ in gradients:
-            vector.zero_()
 
-        def add(task: tuple[int, int]) -> None:
+        def of_part(task: tuple[int, int]) -> None:
             part, member = task
             rows = slice(ends[part], ends[part + 1])
-            self._add_member(member, parts[part], rows, of_differences, gradients[part][1])
+            self._of_member(member, parts[part], rows, of_differences, gradients[part][1])
 
-        list(
-            self._run(
-                add, list(itertools.product(range(len(parts)), members)), steps=2 * len(parts[0]) * features.shape[2]
-            )
-        )
+        tasks = list(itertools.product(range(len(parts)), members))
+        list(self._run(of_part, tasks, steps=2 * len(parts[0]) * features.shape[2]))
         for vector, _ in gradients[1:]:
             self.flat.gradient.add_(vector)
 
@@ -169,21 +164,22 @@ class FusedMLPs:
         worth = products >= WORTH_A_THREAD and not self.flat.values.is_cuda
         return in_parallel(work, tasks) if worth else map(work, tasks)
 
-    def _add_member(
+    def _of_member(
         self, member: int, inputs: Tensor, rows: slice, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Add a member's gradient of a minibatch's ``rows``, with ``inputs [n, 2, length, inputs]``."""
+        """Set a member's gradient of a minibatch's ``rows``, with ``inputs [n, 2, length, inputs]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)
         discount = self.settings.discount
         factors = None if discount == 1.0 else discounts(length, discount).to(last.device)
         sums = last.sum(1) if factors is None else torch.matmul(factors, last)  # [2 n, units]
-        weight, of_weight = self._layers[-1][member][0], gradients[-1][member][0]
+        weight, (of_weight, of_bias) = self._layers[-1][member][0], gradients[-1][member]
         left, right = torch.mv(sums, weight[:, 0]).view(n, 2).unbind(1)
         by_difference = of_differences(member, rows, left - right)
         by_return = torch.stack([by_difference, -by_difference], 1).view(-1)
-        of_weight[:, 0].addmv_(sums.t(), by_return)  # the bias doesn't change a difference
+        torch.mv(sums.t(), by_return, out=of_weight[:, 0])
+        of_bias.zero_()  # it doesn't change a difference
         by_sums = torch.outer(by_return, weight[:, 0])[:, None]
         by_values = by_sums.expand_as(last) if factors is None else by_sums * factors[None, :, None]
         for number in reversed(range(len(self._layers) - 1)):
@@ -192,8 +188,8 @@ class FusedMLPs:
             change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
             # Below the last hidden layer, in place.
             self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))
-            of_weight.addmm_(values[number].t(), change)
-            of_bias.add_(change.sum(0))
+            multiply(values[number].t(), change, of_weight)
+            torch.sum(change, 0, out=of_bias)
             if number:
                 back = self._buffer("change", number - 1, rows=len(weights), units=layer_weight.shape[0])
-                by_values = torch.mm(change, layer_weight.t(), out=back)
+                by_values = multiply(change, layer_weight.t(), back)
