@@ -112,9 +112,7 @@ class AsynchronousRing(ActorRing):
         """
         self._wait_while(lambda: self.version == 0 and not stop())
 
-    def advance(
-        self, progress: Progress, stop: Stop = never, learn: Learn = lambda fitting: None
-    ) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         """The stages collect, ask and fit meanwhile.
 
         With `PreferenceSettings.max_reward_age`, the agent waits while its reward is older than that.

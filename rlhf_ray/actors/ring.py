@@ -190,9 +190,7 @@ class Ring(Protocol):
         The steps are random; with a ``pretrained`` policy, half of the rollouts follow it.
         """
 
-    def advance(
-        self, progress: Progress, stop: Stop = never, learn: Learn = lambda fitting: None
-    ) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         """Run one iteration: do what is due, then ``learn``, beside which a fit may go on. Return the fit's report, if any."""
 
     def newest_reward(self) -> dict[str, Array]:

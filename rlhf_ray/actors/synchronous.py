@@ -138,9 +138,7 @@ class SynchronousRing(ActorRing):
         """
         return self.advance(Progress(0.0, 0, env_steps, 0, no_policy, pretrained), stop)
 
-    def advance(
-        self, progress: Progress, stop: Stop = never, learn: Learn = lambda fitting: None
-    ) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         """Run one iteration of learning from preferences, as in Christiano et al. (2017), section 2.2.
 
         Labelling rounds fall due with the training's progress; while paused, they are put off. `begin` holds round 0, before the
@@ -381,11 +379,11 @@ class SynchronousRing(ActorRing):
         try:
             yield
         except BaseException:
-            left = asyncio.all_tasks(self._loop)
-            for unfinished in left:
-                unfinished.cancel()
-            # It takes their exceptions, which asyncio would otherwise print as never retrieved.
-            self._loop.run_until_complete(asyncio.gather(*left, *tasks, return_exceptions=True))
+            left = asyncio.all_tasks(self._loop) | {*tasks}
+            for task in left:
+                task.cancel()
+            if left:  # it takes their exceptions, which asyncio would otherwise print as never retrieved
+                self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             raise
 
 

@@ -78,7 +78,7 @@ class FixedReward(Ring):
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fitting: None) -> None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> None:
         """Let the agent learn: nothing else is ever due."""
         learn(no_fit)
 
