@@ -112,7 +112,7 @@ class AsynchronousRing(ActorRing):
         """
         self._wait_while(lambda: self.version == 0 and not stop())
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         """The stages collect, ask and fit meanwhile.
 
         With `PreferenceSettings.max_reward_age`, the agent waits while its reward is older than that.
@@ -135,7 +135,7 @@ class AsynchronousRing(ActorRing):
         if limit is not None:
             self._wait_while(lambda: self.reward_age >= limit and self.due.version_to_come(self._now()) and not stop())
         report = self.take_report()
-        learn(report)
+        learn(lambda: report)
         return report
 
     def settle(self) -> tuple[int, int]:

@@ -81,6 +81,9 @@ class Actor(Generic[A]):
 class Executor(Protocol):
     """Starts actors, and waits for the results of calls outside of coroutines."""
 
+    here: bool
+    """Whether the actors are in this process, and share its global generators."""
+
     def start(
         self,
         kind: type[T],
@@ -244,6 +247,8 @@ class LocalExecutor(Executor):
     Args:
         name: the ring's name, by which `executor_of` finds it; None for no name.
     """
+
+    here = True
 
     def __init__(self, name: str | None = None) -> None:
         self.actors: dict[str, Any] = {}

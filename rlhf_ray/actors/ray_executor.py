@@ -76,6 +76,8 @@ class RayExecutor(Executor):
     On a single machine, some of them share the process of an `ActorHost`.
     """
 
+    here = False
+
     def __init__(self, name: str):
         self.name = name
         self._hosted: dict[str, tuple[Hosted[Any], Callable[[], Any]]] = {}

@@ -116,8 +116,17 @@ class Pretrained(NamedTuple):
     policy: PolicyFactory
 
 
-Learn = Callable[[RoundReport | None], None]
-"""The agent's part of an iteration: use the new reward version that the report is about, if any, and update the policy."""
+Fitting = Callable[[], RoundReport | None]
+"""A fit, which may be under way: a call waits for it, and returns the report, if there is any. Later calls return the same one."""
+
+
+def no_fit() -> RoundReport | None:
+    """A `Fitting` where none is due."""
+    return None
+
+
+Learn = Callable[[Fitting], None]
+"""The agent's part of an iteration: sample, then wait for the fit, use its new reward version, if any, and update the policy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +191,8 @@ class Ring(Protocol):
         The steps are random; with a ``pretrained`` policy, half of the rollouts follow it.
         """
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
-        """Run one iteration: do what is due, then ``learn``. Return the report that ``learn`` got, if any."""
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
+        """Run one iteration: do what is due, then ``learn``, beside which a fit may go on. Return the fit's report, if any."""
 
     def newest_reward(self) -> dict[str, Array]:
         """Return the newest version of the reward model (`RewardEnsemble.state`)."""

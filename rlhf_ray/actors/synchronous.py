@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import functools
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +13,31 @@ from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, Ring, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring import (
+    STATE,
+    Fitting,
+    Learn,
+    Pretrained,
+    Progress,
+    Ring,
+    RoundReport,
+    Stop,
+    never,
+    no_fit,
+    no_policy,
+)
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.data.system import usable_cores
 from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
+from rlhf_ray.reward.methods import unlabelled_pairs
+from rlhf_ray.settings import own_parts
 from rlhf_ray.store import Tally
 
 FIRST_FIT = "fitting the reward model to the first answers"
@@ -121,13 +138,13 @@ class SynchronousRing(ActorRing):
         """
         return self.advance(Progress(0.0, 0, env_steps, 0, no_policy, pretrained), stop)
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         """Run one iteration of learning from preferences, as in Christiano et al. (2017), section 2.2.
 
         Labelling rounds fall due with the training's progress; while paused, they are put off. `begin` holds round 0, before the
         agent learns anything.
         """
-        number, report, self._at = self.due_round(progress), None, progress.env_steps
+        number, fitting, self._at = self.due_round(progress), no_fit, progress.env_steps
         if number > self.round_number and (self.collecting or number == 0):
             # Collect fragments: initial ones in round 0, later of the newest policy, if the pool needs more than its rollouts'.
             self.collect(progress, number, stop)
@@ -145,14 +162,15 @@ class SynchronousRing(ActorRing):
                 if stop():
                     break
 
-            # Fit the reward model to all answers so far.
-            report = self.fit(number)
+            # Fit the reward model to all answers so far. The fit may go on until the policy has acted, which needs no reward.
+            fitting = self.fit(number)
         else:
             self.look_after_people()
 
-        # Learn: the policy acts, fragments of its rollouts go to the pool, and it is updated on the learned reward.
-        learn(report)
-        return report
+        # Learn: the policy acts, fragments of its rollouts go to the pool, and it is updated on the fitted reward.
+        with self._abandoning():
+            learn(fitting)
+            return fitting()
 
     # The steps of an iteration.
 
@@ -188,9 +206,25 @@ class SynchronousRing(ActorRing):
             self._run(self.source.more(questions.gathered()))
         return replaces
 
-    def fit(self, number: int) -> RoundReport:
-        """Fit the reward model to all answers, with the gradient steps that are due by round ``number``."""
-        return self._run(self._fit(number))
+    def fit(self, number: int) -> Fitting:
+        """Fit the reward model to all answers, with the gradient steps that are due by round ``number``: here, or begin to."""
+        task = self._loop.create_task(self._fit(number))
+        fitting = functools.cache(functools.partial(self._run, task))
+        if self._fits_beside:
+            self._run(asyncio.sleep(0))  # starts it
+        if not self._fits_beside or task.done():
+            fitting()
+        return fitting
+
+    @property
+    def _fits_beside(self) -> bool:
+        """Whether a fit may go on while the policy acts: on another core, and neither sees what the other does.
+
+        In this process, a fit that draws from the global generators would draw from those of the environment.
+        """
+        of, here = self.actors.settings.reward_model, self.actors.executor.here
+        draws = bool(of.dropout or own_parts("reward_model", of))
+        return usable_cores() > 1 and not (here and draws) and not unlabelled_pairs(of)
 
     def look_after_people(self) -> None:
         """Between rounds: show the training's progress, and reconnect to a restarted page."""
@@ -334,19 +368,23 @@ class SynchronousRing(ActorRing):
     def end(self) -> None:
         self._loop.close()
 
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        task = self._loop.create_task(work)
-        with self.actors.executor.apart():
-            try:
-                return self._loop.run_until_complete(task)
-            except BaseException:
-                # The training was interrupted: cancel everything before the ring is saved.
-                left = asyncio.all_tasks(self._loop)
-                for unfinished in left:
-                    unfinished.cancel()
-                # It takes their exceptions, which asyncio would otherwise print as never retrieved.
-                self._loop.run_until_complete(asyncio.gather(*left, task, return_exceptions=True))
-                raise
+    def _run(self, work: Coroutine[Any, Any, _T] | asyncio.Task[_T]) -> _T:
+        task = work if isinstance(work, asyncio.Task) else self._loop.create_task(work)
+        with self.actors.executor.apart(), self._abandoning(task):
+            return self._loop.run_until_complete(task)
+
+    @contextlib.contextmanager
+    def _abandoning(self, *tasks: asyncio.Task[Any]) -> Iterator[None]:
+        """Context manager: if it is left by an exception, cancel everything, before the ring is saved."""
+        try:
+            yield
+        except BaseException:
+            left = asyncio.all_tasks(self._loop) | {*tasks}
+            for task in left:
+                task.cancel()
+            if left:  # it takes their exceptions, which asyncio would otherwise print as never retrieved
+                self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            raise
 
 
 async def _value(reference: Ref[_T]) -> _T:

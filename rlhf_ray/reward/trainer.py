@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -29,6 +30,9 @@ from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
+
+# A fit may go on beside an environment that changes torch's default dtype: each tensor here and in the networks has its own.
+_float32 = functools.partial(torch.as_tensor, dtype=torch.float32)
 
 BACKWARD_STEPS = 8192
 """Most steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
@@ -144,7 +148,7 @@ class RewardTrainer:
             )
         self.ensemble.normalise_outputs(rewards)
         self._estimate_annotators(data, rewards, counted, train)  # for the next fit
-        noise = torch.as_tensor(self._of_annotators()[0]).expand(len(data))[counted]
+        noise = _float32(self._of_annotators()[0]).expand(len(data))[counted]
         self.ensemble.label_noise.fill_(torch.minimum(noise, 2 - noise).mean())  # inverted answers are not random
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
@@ -253,10 +257,10 @@ class RewardTrainer:
             return data
         differences = self._differences(self._all_rewards(data, train))
         differences = data.log_odds(differences, train, self.settings.largest_log_odds)
-        labels = FitLabels(differences, data.preferences[train], torch.ones(len(train)))
+        labels = FitLabels(differences, data.preferences[train], torch.ones_like(train, dtype=torch.float32))
         for method in self.methods:
             labels = method.revise(labels)
-        preferences, factors = data.preferences.clone(), torch.ones(len(data))
+        preferences, factors = data.preferences.clone(), torch.ones_like(data.preferences)
         preferences[train], factors[train] = labels.preferences, labels.weights
         return replace(data, preferences=preferences, weights=data.weights * factors)
 
@@ -268,7 +272,7 @@ class RewardTrainer:
         A member judges only comparisons outside its bootstrap sample.
         """
         decided = counted[data.preferences[counted] != 0.5]
-        preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._differences(rewards)
+        preferred = (2 * (data.preferences > 0.5).float() - 1) * self._differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
         self.annotators = annotator_model(

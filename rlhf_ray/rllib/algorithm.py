@@ -23,7 +23,19 @@ from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, StepBudget, Stop, check_horizon, never
+from rlhf_ray.actors.ring import (
+    LABELS,
+    STATE,
+    Fitting,
+    Pretrained,
+    Ring,
+    RoundReport,
+    StepBudget,
+    Stop,
+    check_horizon,
+    never,
+    no_fit,
+)
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
@@ -43,7 +55,7 @@ from rlhf_ray.rllib.rllib_internals import (
     spread_env_runners,
     use_own_learning_rates,
 )
-from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
+from rlhf_ray.rllib.rollouts import Ready, RolloutsAhead, learn_after_sampling, learn_while_sampling
 from rlhf_ray.rllib.starting import first_weights
 from rlhf_ray.store.files import lock_store
 
@@ -243,15 +255,19 @@ class LearnsFromPreferences(InRunFolder):
                 )
                 self.ring.advance(progress, self._stop, self._learn)
             else:
-                self._learn(None)
+                self._learn(no_fit)
             self._log_ring()
 
-    def _learn(self, report: RoundReport | None) -> None:
-        """Use the reward version that ``report`` is about, if any, and run one iteration of the algorithm."""
-        if report is not None:
-            self._use(report)
+    def _learn(self, fitting: Fitting) -> None:
+        """Run one iteration of the algorithm, which uses the reward version that is being fitted, if any."""
+
+        @functools.cache
+        def ready() -> None:
+            if (report := fitting()) is not None:
+                self._use(report)
+
         started = time.perf_counter()
-        self._iterate()
+        self._iterate(ready)
         if self._checked.experiment.preferences.comparisons == 0:
             # NaN, because RLlib raises for a default of None.
             ends = [(ENV_RUNNER_RESULTS, f"episode_len_{end}") for end in ("min", "max")]
@@ -275,7 +291,7 @@ class LearnsFromPreferences(InRunFolder):
         super().log_result(result)
         self._gauges.set(result)
 
-    def _iterate(self) -> None:
+    def _iterate(self, ready: Ready) -> None:
         """Run one iteration of the algorithm. Retry if all env runners were lost before sampling anything.
 
         Raises:
@@ -284,7 +300,7 @@ class LearnsFromPreferences(InRunFolder):
         """
         sampled = self._sampled
         for _ in range(ATTEMPTS):
-            self._iterate_once()
+            self._iterate_once(ready)
             group = self.env_runner_group
             if group.num_healthy_remote_workers() < group.num_remote_workers():
                 raise_fault(self.config.faults)
@@ -297,20 +313,18 @@ class LearnsFromPreferences(InRunFolder):
             "num_env_runners=0 to sample in the learner's process and see the error here."
         )
 
-    def _iterate_once(self) -> None:
+    def _iterate_once(self, ready: Ready) -> None:
         experiment = self._checked.experiment
-        iteration = self.training_iteration
-        if experiment.preferences.mode == "synchronous":
-            if iteration and iteration % experiment.checkpoint_every == 0:
-                reset_and_reseed(self, experiment.seed, iteration)
-            super().training_step()
-        elif self.config.num_env_runners == 0:
-            super().training_step()
+        iteration, synchronous = self.training_iteration, experiment.preferences.mode == "synchronous"
+        if synchronous and iteration and iteration % experiment.checkpoint_every == 0:
+            reset_and_reseed(self, experiment.seed, iteration)
+        if synchronous or self.config.num_env_runners == 0:
+            learn_after_sampling(self, ready, **self.update_arguments())
         else:
             left = (experiment.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
             iterations = max(1, left)  # calling `train` beyond the budget still runs an iteration
             most = iterations * self.config.num_env_runners
-            learn_while_sampling(self, self._ahead, most, **self.update_arguments())
+            learn_while_sampling(self, self._ahead, most, ready, **self.update_arguments())
 
     def _use(self, report: RoundReport) -> None:
         """Pass the newest reward version to the learner if there is a new one, and log the round."""

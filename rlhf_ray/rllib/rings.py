@@ -25,6 +25,7 @@ from rlhf_ray.actors.ring import (
     StepBudget,
     Stop,
     never,
+    no_fit,
 )
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.arrays import Array
@@ -77,9 +78,9 @@ class FixedReward(Ring):
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> None:
         """Let the agent learn: nothing else is ever due."""
-        learn(None)
+        learn(no_fit)
 
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`: there are no fragments."""

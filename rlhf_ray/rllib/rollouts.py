@@ -18,6 +18,7 @@ import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import ALL_MODULES
+from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     ENV_RUNNER_SAMPLING_TIMER,
@@ -110,7 +111,32 @@ class RolloutsAhead:
         return env_runner_calls(self.runners, TAG)
 
 
-def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, **of_update: Any) -> None:
+Ready = Callable[[], None]
+"""Waits until the learners can be updated, and prepares them."""
+
+
+def learn_after_sampling(algorithm: Algorithm, ready: Ready = lambda: None, **of_update: Any) -> None:
+    """Run one iteration of RLlib's algorithm (its `training_step`): sample with the newest policy, then update it.
+
+    ``of_update`` are the agent's arguments of `LearnerGroup.update`.
+    """
+    metrics, config = algorithm.metrics, algorithm.config
+    with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
+        episodes, results = synchronous_parallel_sample(
+            worker_set=algorithm.env_runner_group,
+            max_env_steps=config.iteration_env_steps,
+            sample_timeout_s=config.sample_timeout_s,
+            _uses_new_env_runners=True,
+            _return_metrics=True,
+        )
+        if not episodes:
+            return
+        metrics.aggregate(results, key=ENV_RUNNER_RESULTS)
+    ready()
+    learn(algorithm, lambda: {"episodes": episodes}, **of_update)
+
+
+def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, ready: Ready, **of_update: Any) -> None:
     """Run one iteration of RLlib's algorithm (its `training_step`) on rollouts that started during the previous one.
 
     Until the end of the training, it takes at most ``most``; ``of_update`` are the agent's arguments of `LearnerGroup.update`.
@@ -124,6 +150,7 @@ def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, 
         if not rollouts:
             return
         metrics.aggregate([results for _, results in rollouts], key=ENV_RUNNER_RESULTS)
+    ready()
     learn(algorithm, lambda: _data(algorithm, [reference for reference, _ in rollouts]), **of_update)
 
 

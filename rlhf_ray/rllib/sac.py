@@ -11,8 +11,6 @@ from ray.rllib.algorithms.sac import SAC, SACConfig
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, ENV_RUNNER_SAMPLING_TIMER, TIMERS
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -23,7 +21,7 @@ from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
-from rlhf_ray.rllib.rollouts import learn
+from rlhf_ray.rllib.rollouts import learn_after_sampling
 from rlhf_ray.rllib.sac_learner import SACLearner
 from rlhf_ray.rllib.sac_module import SoftActorCritic, sac_spec
 from rlhf_ray.settings import Experiment, SACSettings
@@ -131,19 +129,7 @@ class ReplaySAC(SAC):  # type: ignore[misc]
 
     def training_step(self) -> None:
         """Collect a rollout from each env runner, then take the gradient steps that they are worth."""
-        metrics = self.metrics
-        with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
-            episodes, results = synchronous_parallel_sample(
-                worker_set=self.env_runner_group,
-                max_env_steps=self.config.iteration_env_steps,
-                sample_timeout_s=self.config.sample_timeout_s,
-                _uses_new_env_runners=True,
-                _return_metrics=True,
-            )
-            if not episodes:
-                return
-            metrics.aggregate(results, key=ENV_RUNNER_RESULTS)
-        learn(self, lambda: {"episodes": episodes})
+        learn_after_sampling(self)
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """Save RLlib's checkpoint, with the replay buffer in ``replay`` (as .npz: nothing large is pickled)."""

@@ -404,3 +404,37 @@ def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: obje
     there.load_state(here.state(), Changes(1, comparisons))
     reports = [trainer.fit(20) for trainer in (here, there)]
     assert reports[0].train_loss == pytest.approx(reports[1].train_loss, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "images"),
+    [
+        ({"annotator_rationality": True, "adaptive_l2": True}, False),
+        ({"discount": 0.9, "label_noise": 0.1, "use_done": True}, False),
+        ({"methods": ("surf",)}, False),
+        ({"methods": ("rime",), "dropout": 0.2}, False),
+        *(({"network": name}, False) for name in ("per_action", "gru", "transformer", "shaped")),
+        ({"use_done": True, "convolutions": (4,)}, True),
+    ],
+)
+def test_fits_do_not_depend_on_torchs_default_dtype(settings: dict[str, Any], images: bool) -> None:
+    spaces: dict[str, Any] = {
+        "observations": IMAGES if images else VECTORS,
+        "actions": CHOICES if settings.get("network") == "per_action" or images else FORCES,
+    }
+
+    def fitted(dtype: torch.dtype) -> tuple[RewardTrainer, list[dict[str, Any]]]:
+        of = RewardModelSettings(hidden=(8,), batch_size=8, **settings)
+        trainer = trainer_of(of, some_comparisons(12, **spaces), held_out_share=0.2, **spaces)
+        torch.set_default_dtype(dtype)
+        try:
+            unlabelled = some_comparisons(6, seed=1, **spaces).pairs
+            first = trainer.fit(5, unlabelled=unlabelled)
+            trainer.comparisons.add(some_comparisons(6, seed=2, **spaces))
+            return trainer, [_without_time(report) for report in (first, trainer.fit(5, unlabelled=unlabelled))]
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    (plain, reports), (other, others) = fitted(torch.float32), fitted(torch.float64)
+    assert same(plain, other)
+    assert reports == others

@@ -51,7 +51,7 @@ class SettledRing(AsynchronousRing):
         """Everything that was sent."""
         return self.source.sent  # type: ignore[attr-defined]
 
-    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda fit: None) -> RoundReport | None:
         if self.failure is not None:
             raise self.failure
         self.advances.append((progress.share, progress.env_steps))

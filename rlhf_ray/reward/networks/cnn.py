@@ -139,7 +139,7 @@ class PooledCNN(nn.Module):
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``frames``, the observations, and ``selects`` ``[n, length, outputs]`` float32: the weight of each output."""
-        selects = torch.ones(*actions.shape[:2], 1, device=actions.device)
+        selects = torch.ones(*actions.shape[:2], 1, dtype=torch.float32, device=actions.device)
         if self.encode_action is not None:
             selects = self.encode_action(actions)
         if self.settings.use_done:

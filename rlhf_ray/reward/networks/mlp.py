@@ -335,7 +335,7 @@ def other_inputs(
     settings: RewardModelSettings, encode_action: ActionEncoder, actions: Tensor, terminated: Tensor, *states: Tensor
 ) -> Tensor:
     """Return ``states`` and the other inputs, the action and whether the step terminated: ``[n, length, size]`` float32."""
-    parts = [*states, torch.zeros(*actions.shape[:2], 0, device=actions.device)]
+    parts = [*states, torch.zeros(*actions.shape[:2], 0, dtype=torch.float32, device=actions.device)]
     if settings.use_action:
         parts.append(encode_action(actions).flatten(2))
     if settings.use_done:
@@ -345,7 +345,7 @@ def other_inputs(
 
 def ended(actions: Tensor, terminated: Tensor) -> Tensor:
     """Return whether each step terminated, ``[n, length, 1]`` float32, of fragments whose last one did or didn't."""
-    done = torch.zeros(*actions.shape[:2], 1, device=actions.device)
+    done = torch.zeros(*actions.shape[:2], 1, dtype=torch.float32, device=actions.device)
     done[:, -1, 0] = terminated.float()
     return done
 

@@ -115,7 +115,7 @@ class _Transformer(nn.Module):
         n, length = features.shape[:2]
         embedded = self.embed(features.flatten(0, 1)).view(n, length, -1)
         values = embedded + positions(length, embedded.shape[-1]).to(embedded)
-        mask = nn.Transformer.generate_square_subsequent_mask(length, device=values.device)
+        mask = nn.Transformer.generate_square_subsequent_mask(length, values.device, values.dtype)
         for layer in self.layers:
             values = layer(values, src_mask=mask, is_causal=True)
         read: Tensor = self.norm(values)
@@ -124,7 +124,7 @@ class _Transformer(nn.Module):
 
 def positions(length: int, units: int) -> Tensor:
     """Return the sinusoidal position encoding ``[length, units]`` (Vaswani et al. 2017); ``units`` must be even."""
-    rates = torch.exp(torch.arange(0, units, 2) * (-math.log(10000.0) / units))
+    rates = torch.exp(torch.arange(0, units, 2, dtype=torch.float32) * (-math.log(10000.0) / units))
     angles = torch.arange(length)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
