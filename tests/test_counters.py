@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_ray.optim import FlatAdam
@@ -23,14 +24,14 @@ from tests.test_install import SMALLEST
 
 
 class Counting(TorchDispatchMode):
-    """Counts the operations that torch dispatches."""
+    """Counts the operations that torch dispatches, without views as arrays of numpy."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
+        self.count += func is not torch.ops.aten.detach.default
         return func(*args, **(kwargs or {}))
 
 
@@ -61,8 +62,8 @@ def test_a_gradient_step_of_an_ensemble_of_cnns() -> None:
     assert operations(trainer.fit, 1, 6) <= 192
 
 
-@pytest.mark.parametrize(("space", "most"), zip(ACTIONS, (84, 88, 104), strict=True), ids=["box", "discrete", "multi"])
-def test_a_minibatch_of_ppo(space: Any, most: int) -> None:
+@pytest.mark.parametrize("space", ACTIONS, ids=["box", "discrete", "multi"])
+def test_a_minibatch_of_ppo(space: Any) -> None:
     update = policy(space)
     rows, optimizer = rows_of(update), FlatAdam(update.flat, lr=1e-3)
 
@@ -70,7 +71,7 @@ def test_a_minibatch_of_ppo(space: Any, most: int) -> None:
         update.take_steps(optimizer, rows, LOSS, shuffled(len(rows), count, 32, minibatches=count), max_norm=0.5)
 
     steps(1)
-    assert operations(steps, 4, 24) <= most
+    assert operations(steps, 4, 24) <= 16
 
 
 def test_each_frame_is_kept_once() -> None:

@@ -26,7 +26,7 @@ from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
-from rlhf_ray.store import PreferenceStore, contents, store
+from rlhf_ray.store import PreferenceStore, store, writing
 from tests.made_up import FORCES, VECTORS, joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyRun, PowerCutError
 
@@ -60,13 +60,13 @@ class Disk(FaultyRun):
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().install(monkeypatch)
-        compact = contents.compact
+        compact = writing.compact
 
         def compacting(*arguments: Any) -> Any:
             with self.within("compaction"):
                 return compact(*arguments)
 
-        monkeypatch.setattr(contents, "compact", compacting)
+        monkeypatch.setattr(writing, "compact", compacting)
 
 
 def new_trainer() -> RewardTrainer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
@@ -31,9 +30,6 @@ from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
 
-# A fit may go on beside an environment that changes torch's default dtype: each tensor here and in the networks has its own.
-_float32 = functools.partial(torch.as_tensor, dtype=torch.float32)
-
 BACKWARD_STEPS = 8192
 """Most steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
 
@@ -46,7 +42,8 @@ class RewardTrainer:
     """Holds the comparisons as stacked tensors and fits a `RewardEnsemble` to them.
 
     Two annotators' answers to one pair are two comparisons; they are held out and bootstrapped together. Comparisons stay in CPU
-    memory. A fit on a GPU copies one batch at a time.
+    memory. A fit on a GPU copies one batch at a time. A fit may go on beside an environment that changes torch's default dtype, so
+    that each tensor has its own.
 
     Args:
         held_out_share: share of the comparisons, in [0, 1), that is never trained on.
@@ -148,7 +145,7 @@ class RewardTrainer:
             )
         self.ensemble.normalise_outputs(rewards)
         self._estimate_annotators(data, rewards, counted, train)  # for the next fit
-        noise = _float32(self._of_annotators()[0]).expand(len(data))[counted]
+        noise = torch.as_tensor(self._of_annotators()[0], dtype=torch.float32).expand(len(data))[counted]
         self.ensemble.label_noise.fill_(torch.minimum(noise, 2 - noise).mean())  # inverted answers are not random
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)

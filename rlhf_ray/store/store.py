@@ -17,7 +17,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import contents, merges
+from rlhf_ray.store import merges, writing
 from rlhf_ray.store.contents import Contents, Marker, log
 from rlhf_ray.store.files import (
     AMENDMENTS,
@@ -297,7 +297,7 @@ class PreferenceStore(StoreReader):
     def compact(self) -> None:
         """Join small files into larger ones. Safe to interrupt; commits do it automatically when there are many."""
         self._begin()
-        contents.compact(self._contents, 2)
+        writing.compact(self._contents, 2)
 
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):
@@ -325,9 +325,9 @@ class PreferenceStore(StoreReader):
             self._settled = True
         self._contents.refresh()
         renew |= bool(self._contents.unreadable)
-        contents.quarantine(self._contents)
+        writing.quarantine(self._contents)
         for folder, rows in self._contents.incomplete().items() if renew else ():
-            contents.write_segment(self._contents, rows, folder)
+            writing.write_segment(self._contents, rows, folder)
             self._contents.refresh()
         if self._contents.marker is None:
             self._contents.mark()
@@ -357,7 +357,7 @@ class PreferenceStore(StoreReader):
                 parts.append(Rows(list(first), some[np.array(list(first.values()))]))
         if parts:
             self._settled = False  # until the write completes: a file may have its name without being durable
-            contents.write_pack(self._contents, Rows.concatenate(parts))
+            writing.write_pack(self._contents, Rows.concatenate(parts))
             self._settled = True
             self._contents.refresh()
 
@@ -370,13 +370,13 @@ class PreferenceStore(StoreReader):
         self._settled = False
         table = table.set_column(0, "sequence", numbers)
         amends = self._contents.amending(table)
-        contents.write_segment(self._contents, table)
+        writing.write_segment(self._contents, table)
         if amends.any():
-            contents.write_segment(self._contents, table.filter(pa.array(amends)), AMENDMENTS)
+            writing.write_segment(self._contents, table.filter(pa.array(amends)), AMENDMENTS)
         self._settled = True
         self._contents.refresh()
         self._contents.mark(int(amends.sum()))
         try:
-            contents.compact(self._contents, COMPACT_AT)
+            writing.compact(self._contents, COMPACT_AT)
         except OSError as error:  # the events are stored; the next commit tries again
             log.warning("Can't compact the store: %s", error)

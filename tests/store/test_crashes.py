@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.store import PreferenceStore, contents, store
+from rlhf_ray.store import PreferenceStore, store, writing
 from tests.made_up import joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyDisk
 
@@ -89,7 +89,7 @@ def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "compact", full)
+        patch.setattr(writing, "compact", full)
         assert opened.commit(BATCHES[1], annotator="oracle") == 2
     assert opened.commit(BATCHES[2], annotator="oracle") == 1
     assert len(os.listdir(tmp_path / "labels")) == 1

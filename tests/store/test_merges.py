@@ -98,7 +98,7 @@ def test_an_undo_that_is_interrupted_is_repeated(tmp_path, monkeypatch):
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlhf_ray.store.contents.write_segment", fail)
+        patch.setattr("rlhf_ray.store.writing.write_segment", fail)
         with pytest.raises(OSError, match="disk is full"):
             store.undo()
     assert len(PreferenceStore(tmp_path / "store")) == 7
