@@ -1,8 +1,8 @@
-"""SAC's gradient step: CPU time of a batch of 256, beside Stable-Baselines3 and a plain loop in torch.
+"""SAC's gradient step: CPU time of a batch of 256, beside Stable-Baselines3, SBX (JAX) and a plain loop in torch.
 
 Networks of WalkerWalk's shapes (24 numbers, 6 actions): an actor and two critics with two hidden layers, Adam, targets that move by
-0.005. Ours and SB3's draw their batches from a replay buffer of 20,000 transitions; the plain loop, the usual single file with
-critics that are computed one after the other, has its batch at hand.
+0.005. All but the plain loop draw their batches from a replay buffer of 20,000 transitions; that loop, the usual single file with
+critics that are computed one after the other, has its batch at hand. SBX takes part where it is installed (`pip install sbx-rl`).
 
 One process, one thread, CPU time. Arms alternate; the first turn is not counted.
 
@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import argparse
 import copy
+import importlib.util
 import statistics
 import sys
 from collections.abc import Callable
@@ -78,10 +80,10 @@ def ours(units: int) -> Callable[[], None]:
     return update
 
 
-def of_sb3(units: int) -> Callable[[], None]:
-    """Return a function that takes SB3's gradient steps."""
+def of_sb3(units: int, kind: Any = SAC) -> Callable[[], None]:
+    """Return a function that takes SB3's gradient steps, or those of another ``kind`` of its interface."""
     options: Any = {"policy_kwargs": {"net_arch": [units, units]}, "batch_size": SIZE, "buffer_size": ROWS}
-    agent = SAC("MlpPolicy", Noise(), device="cpu", **options)
+    agent = kind("MlpPolicy", Noise(), device="cpu", **options)
     agent.set_logger(configure(None, []))
     data, buffer = drawn(np.random.default_rng(0)), agent.replay_buffer
     assert buffer is not None
@@ -89,6 +91,13 @@ def of_sb3(units: int) -> Callable[[], None]:
         row = (data["observations"][i : i + 1], data["observations"][i + 1 : i + 2], data["actions"][i : i + 1])
         buffer.add(*row, data["rewards"][i : i + 1], np.zeros(1), [{}])
     return lambda: agent.train(STEPS, SIZE)
+
+
+def of_sbx(units: int) -> Callable[[], None]:
+    """Return a function that takes SBX's gradient steps: one call of what JAX has compiled."""
+    import sbx
+
+    return of_sb3(units, sbx.SAC)
 
 
 def of_torch(units: int) -> Callable[[], None]:
@@ -147,9 +156,11 @@ def main() -> None:
     rows = {}
     for units in (128, 256):
         arms = {"ours": ours, "sb3": of_sb3, "torch": of_torch}
+        if importlib.util.find_spec("sbx"):
+            arms["sbx"] = of_sbx
         spent = in_turns({name: cpu_seconds(arm(units)) for name, arm in arms.items()}, options.turns)
         milliseconds = {name: 1000.0 * statistics.median(each) / STEPS for name, each in spent.items()}
-        others = {f"ours_over_{name}": ratio(spent["ours"], spent[name]) for name in ("sb3", "torch")}
+        others = {f"ours_over_{name}": ratio(spent["ours"], spent[name]) for name in arms if name != "ours"}
         rows[f"{units}-{units}"] = {"milliseconds": milliseconds, **others}
     print(rows)
     record("sac_update", {"turns": options.turns, "sizes": rows})

@@ -102,7 +102,7 @@ def of_labelling(of: dict[str, Any]) -> Iterator[Ratio]:
 
 
 TAX = ("Pendulum training, everything included, networks of 64-64", "RLlib's PPO on the true reward")
-OTHERS = {"rllib": "RLlib's learner", "sb3": "Stable-Baselines3", "torch": "plain torch"}
+OTHERS = {"rllib": "RLlib's learner", "sb3": "Stable-Baselines3", "torch": "plain torch", "sbx": "SBX (JAX)"}
 READERS: dict[str, Callable[[dict[str, Any]], Iterable[Ratio]]] = {
     "end_to_end": lambda of: [
         ratio("whole Pendulum run, as a command", f"{arm} of 64-64", found, inverse=True)
@@ -117,16 +117,18 @@ READERS: dict[str, Callable[[dict[str, Any]], Iterable[Ratio]]] = {
     "ppo_update": lambda of: [
         ratio("PPO minibatch of 128, policy of 64-64", beside, of[f"ours_over_{name}"], inverse=True)
         for name, beside in OTHERS.items()
+        if f"ours_over_{name}" in of
     ],
     "sac_update": lambda of: [
         ratio(
             f"SAC's gradient step, batch of 256, networks of {size}",
-            OTHERS[name],
+            beside,
             row[f"ours_over_{name}"],
             inverse=True,
         )
         for size, row in of["sizes"].items()
-        for name in ("sb3", "torch")
+        for name, beside in OTHERS.items()
+        if f"ours_over_{name}" in row
     ],
     "reward_training": of_reward,
     "pixels": lambda of: [
