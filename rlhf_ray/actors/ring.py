@@ -120,8 +120,9 @@ Fitting = Callable[[], RoundReport | None]
 """A fit, which may be under way: a call waits for it, and returns the report, if there is any. Later calls return the same one."""
 
 
-def no_fit() -> None:
+def no_fit() -> RoundReport | None:
     """A `Fitting` where none is due."""
+    return None
 
 
 Learn = Callable[[Fitting], None]

@@ -1,7 +1,8 @@
-"""Fits of the synchronous ring beside the next rollout, in one process: with a second core, and to the same bits."""
+"""Fits of the synchronous ring beside the next rollout, which is harder to bear in one process: to the same bits."""
 
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from rlhf_ray.actors import synchronous
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.data import defaults
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.rllib.choice import preference_config
@@ -27,6 +29,7 @@ class Gate:
         self.beside, self.error, self.fits = cores > 1, error, 0
         self.begun, self.inside, self.done = (threading.Event() for _ in range(3))
         Drawing.gate = self
+        monkeypatch.setattr(LocalExecutor, "here", False)  # as if the fit had a process of its own
         monkeypatch.setattr(synchronous, "usable_cores", lambda: cores)
         monkeypatch.setattr(RewardTrainer, "fit", lambda trainer, *of, **named: self.fit(trainer, *of, **named))
         monkeypatch.setattr(defaults, "_theirs", None)  # and so again for the tests after this one
@@ -118,13 +121,6 @@ def test_a_fit_inside_a_step_that_draws_and_changes_defaults_changes_no_bit(monk
     assert all(map(np.array_equal, weights, found))
 
 
-@pytest.mark.parametrize(("of", "beside"), [({}, True), ({"dropout": 0.1}, False), ({"methods": ("surf",)}, False)])
-def test_a_fit_that_draws_like_the_environment_or_asks_the_pool_goes_alone(of, beside, monkeypatch) -> None:
-    monkeypatch.setattr(synchronous, "usable_cores", lambda: 2)
-    with running(short(**of).build_algo()) as algorithm:
-        assert algorithm.ring._fits_beside == beside
-
-
 def test_a_fit_that_fails_beside_a_rollout_fails_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     Gate(monkeypatch, cores=2, error=ValueError("no fit today"))
     with running(short().build_algo()) as algorithm:
@@ -134,7 +130,9 @@ def test_a_fit_that_fails_beside_a_rollout_fails_the_iteration(monkeypatch: pyte
         assert algorithm.ring.version == 1
 
 
-def test_an_interrupt_beside_a_fit_leaves_what_can_be_saved_and_resumed(monkeypatch, tmp_path) -> None:
+def test_an_interrupt_beside_a_fit_leaves_what_can_be_saved_and_resumed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gate = Gate(monkeypatch, cores=2)
     with running(short().preferences(run_dir=tmp_path / "run").build_algo()) as algorithm:
         algorithm.train()
