@@ -82,7 +82,7 @@ class Executor(Protocol):
     """Starts actors, and waits for the results of calls outside of coroutines."""
 
     here: bool
-    """Whether the actors are in this process, and share its global generators."""
+    """Whether the actors are in this process."""
 
     def start(
         self,

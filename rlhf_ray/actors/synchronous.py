@@ -37,7 +37,6 @@ from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
-from rlhf_ray.settings import own_parts
 from rlhf_ray.store import Tally
 
 FIRST_FIT = "fitting the reward model to the first answers"
@@ -218,13 +217,12 @@ class SynchronousRing(ActorRing):
 
     @property
     def _fits_beside(self) -> bool:
-        """Whether a fit may go on while the policy acts: on another core, and neither sees what the other does.
+        """Whether a fit may go on while the policy acts: on another core, and without the pool, to which fragments go meanwhile.
 
-        In this process, a fit that draws from the global generators would draw from those of the environment.
+        In this process, both would share Python's interpreter lock, and take longer than one after the other.
         """
-        of, here = self.actors.settings.reward_model, self.actors.executor.here
-        draws = bool(of.dropout or own_parts("reward_model", of))
-        return usable_cores() > 1 and not (here and draws) and not unlabelled_pairs(of)
+        actors = self.actors
+        return usable_cores() > 1 and not actors.executor.here and not unlabelled_pairs(actors.settings.reward_model)
 
     def look_after_people(self) -> None:
         """Between rounds: show the training's progress, and reconnect to a restarted page."""

@@ -1,4 +1,4 @@
-"""Fits of the synchronous ring beside the next rollout, in one process: with a second core, and to the same bits."""
+"""Fits of the synchronous ring beside the next rollout, which is harder to bear in one process: to the same bits."""
 
 import random
 import threading
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rlhf_ray.actors import synchronous
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.data import defaults
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.rllib.choice import preference_config
@@ -28,6 +29,7 @@ class Gate:
         self.beside, self.error, self.fits = cores > 1, error, 0
         self.begun, self.inside, self.done = (threading.Event() for _ in range(3))
         Drawing.gate = self
+        monkeypatch.setattr(LocalExecutor, "here", False)  # as if the fit had a process of its own
         monkeypatch.setattr(synchronous, "usable_cores", lambda: cores)
         monkeypatch.setattr(RewardTrainer, "fit", lambda trainer, *of, **named: self.fit(trainer, *of, **named))
         monkeypatch.setattr(defaults, "_theirs", None)  # and so again for the tests after this one
@@ -117,15 +119,6 @@ def test_a_fit_inside_a_step_that_draws_and_changes_defaults_changes_no_bit(monk
     assert gate.fits == 2
     assert metrics == beside
     assert all(map(np.array_equal, weights, found))
-
-
-@pytest.mark.parametrize(("of", "beside"), [({}, True), ({"dropout": 0.1}, False), ({"methods": ("surf",)}, False)])
-def test_a_fit_that_draws_like_the_environment_or_asks_the_pool_goes_alone(
-    of: Any, beside: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(synchronous, "usable_cores", lambda: 2)
-    with running(short(**of).build_algo()) as algorithm:
-        assert algorithm.ring._fits_beside == beside
 
 
 def test_a_fit_that_fails_beside_a_rollout_fails_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
