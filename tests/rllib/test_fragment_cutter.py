@@ -256,7 +256,7 @@ def test_fewer_rollouts_than_learners_and_lost_ones_are_read_here(monkeypatch: p
 def test_no_more_rollouts_are_begun_than_the_budget_has_room_for(monkeypatch, steps, most):
     """Of two env runners; of 14,000 steps, an iteration takes up to 2,000. One iteration is run in any case."""
     asked: list[int] = []
-    monkeypatch.setattr(algorithm, "learn_while_sampling", lambda run, ahead, most, **of: asked.append(most))
+    monkeypatch.setattr(algorithm, "learn_while_sampling", lambda run, ahead, most, ready, **of: asked.append(most))
     experiment = types.SimpleNamespace(preferences=types.SimpleNamespace(mode="asynchronous"), total_env_steps=14_000)
     run: Any = types.SimpleNamespace(
         _checked=types.SimpleNamespace(experiment=experiment),
@@ -266,5 +266,5 @@ def test_no_more_rollouts_are_begun_than_the_budget_has_room_for(monkeypatch, st
         _ahead=None,
         update_arguments=dict,
     )
-    algorithm.LearnsFromPreferences._iterate_once(run)
+    algorithm.LearnsFromPreferences._iterate_once(run, lambda: None)
     assert asked == [most]
