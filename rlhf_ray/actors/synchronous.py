@@ -222,7 +222,7 @@ class SynchronousRing(ActorRing):
         In this process, both would share Python's interpreter lock, and take longer than one after the other.
         """
         actors = self.actors
-        return usable_cores() > 1 and not actors.executor.here and not unlabelled_pairs(actors.settings.reward_model)
+        return not actors.executor.here and usable_cores() > 1 and not unlabelled_pairs(actors.settings.reward_model)
 
     def look_after_people(self) -> None:
         """Between rounds: show the training's progress, and reconnect to a restarted page."""
