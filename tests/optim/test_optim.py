@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray import optim
-from rlhf_ray.optim import add_gradients, in_parallel
+from rlhf_ray.optim import add_gradients, in_parallel, multiply
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import Experiment, RewardModelSettings
@@ -165,3 +165,18 @@ def test_auto_goes_by_what_the_cpu_has(monkeypatch: pytest.MonkeyPatch, has: boo
     assert not optim.in_bfloat16("auto", torch.device("cuda"))
     assert optim.in_bfloat16("bfloat16", device)
     assert not optim.in_bfloat16("float32", device)
+
+
+@pytest.mark.parametrize("shape", [(7, 5, 3), (7, 1, 3), (7, 5, 1), (1, 5, 3), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("stack", [(), (2,)], ids=["one", "stack"])
+def test_products_are_those_in_float64_whatever_is_transposed(
+    shape: tuple[int, int, int], stack: tuple[int, ...]
+) -> None:
+    n, k, m = shape
+    left, right = torch.randn(*stack, n, k), torch.randn(*stack, k, m)
+    expected = (left.double() @ right.double()).float()
+    for turned_left in (left, left.mT.contiguous().mT):
+        for turned_right in (right, right.mT.contiguous().mT):
+            for out in (torch.full((*stack, n, m), 7.0), torch.full((*stack, m, n), 7.0).mT):
+                assert multiply(turned_left, turned_right, out) is out
+                torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
