@@ -208,8 +208,8 @@ def leave_cores_to_parts() -> None:
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write the product of two matrices, or of a stack of each, to ``out``, without gradients. Return ``out``.
 
-    On a CPU it is numpy's: OpenBLAS has kernels for each kind of CPU, also for columns. MKL, which torch has, takes longer on AMD's,
-    and several times as long where a stack of matrices is multiplied by columns.
+    On a CPU it is numpy's: OpenBLAS has kernels for each kind of CPU. MKL, which torch has, is slower on AMD CPUs,
+    most of all where a stack of matrices is multiplied by columns.
 
     Args:
         left: ``[…, n, k]`` float32.
