@@ -39,8 +39,8 @@ SLOPE = 0.01
 _Layers = list[list[tuple[Tensor, Tensor]]]
 """Of each layer, each member's weight ``[inputs, outputs]`` and bias ``[outputs]``, or the gradients of both."""
 
-OfDifferences = Callable[[int, slice, Tensor], Tensor]
-"""Maps a member, a part of a minibatch and the member's return differences there ``[n]`` to the loss's derivative by these."""
+OfDifferences = Callable[[int, Tensor, Tensor], Tensor]
+"""Maps a member, places in a minibatch ``[n]`` and its return differences there ``[n]`` to the loss's derivative by these."""
 
 _aten = torch.ops.aten
 ACTIVATE: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -131,30 +131,32 @@ class FusedMLPs:
         return values
 
     @torch.no_grad()
-    def set_gradient(self, features: Tensor, batch: Tensor, of_differences: OfDifferences) -> None:
+    def set_gradient(self, features: Tensor, batch: Tensor, counted: Tensor, of_differences: OfDifferences) -> None:
         """Set `FlatParameters.gradient` to the gradient of a minibatch.
 
         Args:
             features: ``[n, 2, length, inputs]`` of all comparisons, from `features_of`.
             batch: ``[size]``: rows of the minibatch's comparisons.
+            counted: ``[members, size]``, on the CPU: where a comparison counts for a member. No time is spent on the others.
             of_differences: the derivative of the loss.
         """
-        count = math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE)
-        parts = features.index_select(0, batch.to(features.device)).chunk(count)
-        ends = list(itertools.accumulate(map(len, parts), initial=0))
-        members = range(self.settings.ensemble_size)
-        while len(self._gradients) < len(parts):
+        parts = max(1, math.ceil(2 * features.shape[2] * int(counted.sum(1).max()) / STEPS_AT_ONCE))
+        while len(self._gradients) < parts:
             vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
             self._gradients.append((vector, self._of_members(vector)))
-        gradients = self._gradients[: len(parts)]
+        gradients = self._gradients[:parts]
+        for vector, _ in gradients:
+            vector.zero_()
+        places = [torch.nonzero(of_member).squeeze(1).tensor_split(parts) for of_member in counted]
+        tasks = [(part, member) for part in range(parts) for member, at in enumerate(places) if len(at[part])]
 
         def of_part(task: tuple[int, int]) -> None:
             part, member = task
-            rows = slice(ends[part], ends[part + 1])
-            self._of_member(member, parts[part], rows, of_differences, gradients[part][1])
+            at = places[member][part]
+            inputs = features.index_select(0, batch[at].to(features.device))
+            self._of_member(member, inputs, at, of_differences, gradients[part][1])
 
-        tasks = list(itertools.product(range(len(parts)), members))
-        list(self._run(of_part, tasks, steps=2 * len(parts[0]) * features.shape[2]))
+        list(self._run(of_part, tasks, steps=2 * features.shape[2] * len(places[0][0])))
         for vector, _ in gradients[1:]:
             self.flat.gradient.add_(vector)
 
@@ -165,9 +167,9 @@ class FusedMLPs:
         return in_parallel(work, tasks) if worth else map(work, tasks)
 
     def _of_member(
-        self, member: int, inputs: Tensor, rows: slice, of_differences: OfDifferences, gradients: _Layers
+        self, member: int, inputs: Tensor, at: Tensor, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Set a member's gradient of a minibatch's ``rows``, with ``inputs [n, 2, length, inputs]``."""
+        """Set a member's gradient of the places ``at`` of a minibatch, with ``inputs [n, 2, length, inputs]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)
@@ -176,7 +178,7 @@ class FusedMLPs:
         sums = last.sum(1) if factors is None else torch.matmul(factors, last)  # [2 n, units]
         weight, (of_weight, of_bias) = self._layers[-1][member][0], gradients[-1][member]
         left, right = torch.mv(sums, weight[:, 0]).view(n, 2).unbind(1)
-        by_difference = of_differences(member, rows, left - right)
+        by_difference = of_differences(member, at, left - right)
         by_return = torch.stack([by_difference, -by_difference], 1).view(-1)
         torch.mv(sums.t(), by_return, out=of_weight[:, 0])
         of_bias.zero_()  # it doesn't change a difference

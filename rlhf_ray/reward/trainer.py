@@ -289,22 +289,24 @@ class RewardTrainer:
         plain = of.largest_log_odds is None and not of.annotator_rationality
         slope = SLOPES.get(of.loss) if plain else None
 
-        weights = (data.weights.index_select(1, batch) / len(batch)).to(self.device)
+        of_batch = data.weights.index_select(1, batch)
+        weights = (of_batch / len(batch)).to(self.device)
         preferences = data.preferences.index_select(0, batch).to(self.device)
         noise = rows_of(data.noise, batch, self.device)
 
-        def of_differences(member: int, rows: slice, differences: Tensor) -> Tensor:
-            of_rows = preferences[rows], noise[rows] if isinstance(noise, Tensor) else noise
+        def of_differences(member: int, at: Tensor, differences: Tensor) -> Tensor:
+            on_device = at.to(self.device)
+            there = preferences[on_device], noise[on_device] if isinstance(noise, Tensor) else noise
             if slope is not None:
-                return slope(differences, *of_rows) * weights[member, rows]
+                return slope(differences, *there) * weights[member, on_device]
             with torch.enable_grad():
                 leaf = differences.detach().requires_grad_()
-                losses = self.loss(data.log_odds(leaf[None], batch[rows], of.largest_log_odds), *of_rows)
-                losses.backward(weights[None, member, rows])  # type: ignore[no-untyped-call]
+                losses = self.loss(data.log_odds(leaf[None], batch[at], of.largest_log_odds), *there)
+                losses.backward(weights[None, member, on_device])  # type: ignore[no-untyped-call]
             assert leaf.grad is not None
             return leaf.grad
 
-        fused.set_gradient(data.inputs["features"], batch, of_differences)
+        fused.set_gradient(data.inputs["features"], batch, of_batch > 0, of_differences)
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
