@@ -8,7 +8,7 @@ as ours, and with a single network.
 
 CPU seconds are summed over all processes that a command starts. Arms take turns, ABC, CBA; the first turn is not counted.
 
-    python benchmarks/end_to_end.py                # 8 turns: half an hour
+    python benchmarks/end_to_end.py                # 4 turns: half an hour
     python benchmarks/end_to_end.py --turns 2      # a look
 
 Writes benchmarks/results/end_to_end.json.
@@ -97,7 +97,7 @@ def imitation(members: int, seed: int) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--imitation", type=int, choices=tuple(EPOCHS), help="run its arm only, with so many networks")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -126,7 +126,7 @@ def main() -> None:
     ratios = {arm: ratio(seconds["ours"], values) for arm, values in seconds.items() if arm != "ours"}
     outcome = {"cpu_seconds": seconds, "did": did, "ratios": ratios}
     print(json.dumps(outcome["ratios"], indent=1))
-    if options.turns >= 8:
+    if options.turns >= 4:
         record("end_to_end", outcome)
 
 
