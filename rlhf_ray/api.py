@@ -94,8 +94,7 @@ class LearnedRun:
     @property
     def outcome(self) -> dict[str, Any]:
         """The outcome (`rlhf_ray.runs.outcome.Outcome`) as JSON values; empty while the run is running."""
-        found: dict[str, Any] = json.loads(self.folder.result.read_text()) if self.folder.result.exists() else {}
-        return found
+        return json.loads(self.folder.result.read_text()) if self.folder.result.exists() else {}
 
     @property
     def true_return(self) -> float | None:
@@ -106,8 +105,7 @@ class LearnedRun:
     @property
     def held_out_accuracy(self) -> float | None:
         """The share of held-out answers that the reward predicts; None if there are none."""
-        accuracy: float | None = self.folder.last_metrics().get("held_out_accuracy")
-        return accuracy
+        return self.folder.last_metrics().get("held_out_accuracy")
 
     def steps(self, count: int | None = None, *, seed: int = 0) -> Transitions:
         """Roll out new steps: a third of the newest policy, a third with random actions among its own, a third random.

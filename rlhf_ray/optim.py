@@ -22,8 +22,7 @@ from rlhf_ray.data.system import torch_threads, usable_cores
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method without torch's wrapper."""
-    below: Callable[..., Any] = getattr(method, "__wrapped__", method)
-    return below
+    return getattr(method, "__wrapped__", method)
 
 
 class _NotCompiled(torch.optim.Optimizer):

@@ -19,6 +19,7 @@ import atexit
 import shutil
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -40,6 +41,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from rlhf_ray.runs.folder import RunFolder
 
 MARKED_BY = {"ray_session": "ray", "browser": "browser"}
@@ -117,6 +120,22 @@ def ray_session() -> Iterator[None]:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"named actors left over by the whole run: {left}"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What `time.monotonic` tells: its ``now``, in seconds."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture(scope="module")  # no two of playwright's loops in one process
+def browser() -> Iterator["Browser"]:
+    from tests.browsers import chromium
+
+    with chromium() as browser:
+        yield browser
 
 
 def put_rings_in_process(patch: pytest.MonkeyPatch) -> None:

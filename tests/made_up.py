@@ -91,6 +91,25 @@ def wait_for(condition: Callable[[], Any], within_s: float = 90.0) -> None:
         time.sleep(0.02)
 
 
+class Planted:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+class Clock:
+    """Tells the time ``now``, in seconds."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def same_fragments(one: Fragments, other: Fragments) -> bool:
     """Whether every array of the two is the same, in values, shape and dtype."""
     return all(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -16,6 +14,7 @@ import pytest
 import rlhf_ray as rr
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.folder import RunFolder
+from tests.command_line import run_python
 from tests.made_up import played_at_random
 from tests.test_docs import PAGES, blocks
 from tests.whole_runs import with_path
@@ -57,10 +56,7 @@ def test_importing_it_imports_nothing_else_and_its_names_come_when_used() -> Non
         "import sys, rlhf_ray as rr; heavy = {'numpy', 'torch', 'ray', 'gymnasium', 'pyarrow'}; "
         "assert not heavy & sys.modules.keys(); rr.Oracle; assert 'ray' not in sys.modules; print(len(dir(rr)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=with_path(ROOT), check=True
-    )
-    assert int(done.stdout) == len(rr.__all__)
+    assert int(run_python(program, env=with_path(ROOT)).stdout) == len(rr.__all__)
     with pytest.raises(AttributeError, match="no attribute 'lern'"):
         rr.lern  # noqa: B018 (type checkers know it, too)
 
@@ -104,10 +100,7 @@ def test_pages_and_examples_use_nothing_else() -> None:
 @pytest.mark.slow
 def test_the_script_that_a_researcher_writes_first_runs_word_for_word(tmp_path: Path) -> None:
     program = SCRIPT.format(settings=SMALL, quick=QUICK)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env=with_path(ROOT), timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(program, cwd=tmp_path, env=with_path(ROOT), timeout=600)
     for page in ("run/report.html", "reward_report/report.html", "agent_report/report.html"):
         assert (tmp_path / page).exists()
 
@@ -202,15 +195,7 @@ def test_a_finished_run_is_evaluated_and_interpreted_without_ray(trained_run: Ru
     copied = tmp_path / "run"
     shutil.copytree(trained_run.path, copied)
     shutil.rmtree(copied / "checkpoints")  # all that evaluating and interpreting need lies beside the reward model
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_RAY, str(copied)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=with_path(ROOT),
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(WITHOUT_RAY, copied, cwd=tmp_path, env=with_path(ROOT), timeout=600)
     expected = rr.Run(trained_run.path).evaluate(episodes=2).true_return_mean
     assert float(done.stdout.splitlines()[0].split()[-1]) == pytest.approx(expected)
     for name in ("reward", "agent"):

@@ -3,8 +3,6 @@
 Times are measured in benchmarks/; these are the gate against a path that silently falls back to a slower one.
 """
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.ppo_update import shuffled
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
+from tests.command_line import run_python
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
 from tests.policies.test_ppo_update import ACTIONS, LOSS, policy, rows_of
 from tests.rllib.test_array_env_runner import runners
@@ -104,8 +103,7 @@ def loaded(command: str, *modules: str) -> list[str]:
         f"sys.argv = {['rlhf-ray', *command.split()]!r}\n"
         "from rlhf_ray.cli import main\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout.rpartition("LOADED")[2].split()
+    return run_python(script).stdout.rpartition("LOADED")[2].split()
 
 
 def test_help_imports_nothing_slow() -> None:

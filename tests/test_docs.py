@@ -294,13 +294,12 @@ def test_python_runs(page: Path, workplace: Path) -> None:
             exec(code, namespace)
 
 
-def soaks(page: Path) -> list[Block]:
-    return [block for block in blocks(page, "python", "bash") if block.mark == "soak"]
+SOAKED = [page for page in PAGES if "soak" in {block.mark for block in blocks(page, "python", "bash")}]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", [page for page in PAGES if soaks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SOAKED, ids=lambda page: page.name)
 def test_whole_page_runs(page: Path, workplace: Path) -> None:
     """Those of a page's commands that are marked, then all of its Python as one script."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

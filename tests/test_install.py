@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import run_python
 from tests.whole_runs import with_path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,8 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         target = os.readlink(link)
         link.unlink()
         link.write_text(target)
-    done = subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=copy, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python(BUILD, folder, cwd=copy)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
 

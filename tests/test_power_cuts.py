@@ -69,10 +69,6 @@ class Disk(FaultyRun):
         monkeypatch.setattr(writing, "compact", compacting)
 
 
-def new_trainer() -> RewardTrainer:
-    return RewardTrainer(SETTINGS, VECTORS, FORCES, held_out_share=0.2, seed=0)
-
-
 def work(run: Path, acknowledged: set[str], disk: Disk, made: dict[int, State]) -> RewardTrainer:
     """Go on from what is on the disk, with a commit and a fit for each batch and a checkpoint after every second, to the end.
 
@@ -84,7 +80,7 @@ def work(run: Path, acknowledged: set[str], disk: Disk, made: dict[int, State]) 
     """
     with disk.within("commit"):
         opened = PreferenceStore(run / "preferences")
-    trainer, done = new_trainer(), 0
+    trainer, done = RewardTrainer(SETTINGS, VECTORS, FORCES, held_out_share=0.2, seed=0), 0
     checkpoint = last_checkpoint(run / "checkpoints")
     if checkpoint is not None:
         done = int(checkpoint.name)

@@ -15,6 +15,7 @@ import yaml
 
 import rlhf_ray
 from rlhf_ray.runs.metrics_files import DECLARE
+from tests.command_line import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"
@@ -204,8 +205,7 @@ print("torch._dynamo" in sys.modules)
 @pytest.mark.slow
 def test_importing_the_method_changes_nothing_process_wide_and_neither_ray_nor_torchs_compiler_is_imported() -> None:
     """Not by a gradient step either: to import the compiler takes longer than to import torch, in each process that fits."""
-    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert finished.stdout.split() == ["True", "False", "False"]
+    assert run_python(PROGRAM).stdout.split() == ["True", "False", "False"]
 
 
 @pytest.mark.parametrize(("link", "module"), [("actors", "actors.ring"), ("tune_configs", "tune_configs.pendulum")])

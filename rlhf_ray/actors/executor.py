@@ -259,15 +259,7 @@ class LocalExecutor(Executor):
         if name is not None:
             HERE[name] = self
 
-    def start(
-        self,
-        kind: type[T],
-        role: str,
-        *arguments: Any,
-        gpus: float = 0.0,
-        shares: bool = False,
-        anywhere: bool = False,
-    ) -> Actor[T]:
+    def start(self, kind: type[T], role: str, *arguments: Any, **_place: Any) -> Actor[T]:
         self._makers[role] = functools.partial(kind, *arguments)
         self._threads[role] = CallThread(role)
         with self._streams:
@@ -317,12 +309,12 @@ class LocalExecutor(Executor):
         if inspect.iscoroutinefunction(call):
             return asyncio.ensure_future(_in_loop(call, arguments, keywords))
 
+        def value(argument: Any) -> Any:
+            return argument.result() if isinstance(argument, _Reference) else argument
+
         def work() -> Any:
-            values = [argument.result() if isinstance(argument, _Reference) else argument for argument in arguments]
-            named = {
-                name: argument.result() if isinstance(argument, _Reference) else argument
-                for name, argument in keywords.items()
-            }
+            values = [value(argument) for argument in arguments]
+            named = {name: value(argument) for name, argument in keywords.items()}
             return getattr(self.actors[role], method)(*values, **named)  # which may have been made anew meanwhile
 
         return self._threads[role].submit(work)

@@ -118,8 +118,5 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     spaces = of.observation_space, of.action_space
     if None in spaces:
         raise SettingError(f"{data} doesn't say what its spaces are; name its environment with --environment.")
-    try:
-        check_spaces(*spaces, str(of.about.get("environment") or data))
-    except ValueError as error:
-        raise SettingError(str(error)) from error
+    check_spaces(*spaces, str(of.about.get("environment") or data))
     return spaces

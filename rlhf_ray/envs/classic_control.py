@@ -94,8 +94,7 @@ class ArrayVectorEnv(VectorEnv[Array, Array, Array]):
 
 def _between(values: Array, low: float, high: float) -> Array:
     """`numpy.clip`, which takes several times as long for a few numbers."""
-    clipped: Array = np.minimum(np.maximum(values, low), high)
-    return clipped
+    return np.minimum(np.maximum(values, low), high)
 
 
 class PendulumVectorEnv(ArrayVectorEnv):

@@ -94,10 +94,9 @@ def _lava(state: GameState) -> tuple[Array, Array]:
 
 
 def _in_view(state: GameState, x: Array | float, y: Array | float) -> BoolArray:
-    inside: BoolArray = (np.abs(np.asarray(x) - state.center[0]) < state.view / 2) & (
+    return (np.abs(np.asarray(x) - state.center[0]) < state.view / 2) & (
         np.abs(np.asarray(y) - state.center[1]) < state.view / 2
     )
-    return inside
 
 
 def _ahead(state: GameState, x: Array, y: Array) -> BoolArray:

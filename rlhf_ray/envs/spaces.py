@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import LEAST_SIDE, is_image
 from rlhf_ray.data.spaces import one_line
 from rlhf_ray.data.views import view_of
@@ -24,16 +25,16 @@ def check_spaces(
         env_name: the environment's name, for errors.
 
     Raises:
-        ValueError: a space is not supported. The message names the environment, the space and the remedy.
+        SettingError: a space is not supported. The message names the environment, the space and the remedy.
     """
     if (problem := _observation_problem(observation_space)) is not None:
-        raise ValueError(
+        raise SettingError(
             f"Environment {env_name!r} has the observation space {one_line(observation_space)}. Supported are a Box of rank 1 "
             "with a float or integer dtype, and a uint8 image Box of shape (height, width, channels) of at least "
             f"{LEAST_SIDE}x{LEAST_SIDE} pixels. {problem}"
         )
     if (problem := _action_problem(action_space)) is not None:
-        raise ValueError(
+        raise SettingError(
             f"Environment {env_name!r} has the action space {one_line(action_space)}. Supported are Discrete with start=0, "
             f"MultiDiscrete of rank 1 with start=0, and Box of rank 1 with a float dtype. {problem}"
         )

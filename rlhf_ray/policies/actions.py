@@ -65,8 +65,7 @@ def entropy(logits: Tensor, space: gym.Space[Any]) -> Tensor:
 
 
 def _split(logits: Tensor, choices: Sequence[int]) -> tuple[Tensor, ...]:
-    parts: tuple[Tensor, ...] = torch.split(logits, list(choices), -1)
-    return parts
+    return torch.split(logits, list(choices), -1)
 
 
 def _joined(components: list[Tensor], space: gym.Space[Any]) -> Tensor:
@@ -96,8 +95,7 @@ class ToEnvActions:
         if self.scaled is not False:
             within_bounds = self.start + (np.asarray(actions) + 1.0) * self.width / 2.0
             actions = within_bounds if self.scaled is True else np.where(self.scaled, within_bounds, actions)
-        clipped: Array = np.minimum(np.maximum(actions, self.low), self.high).astype(np.float32)
-        return clipped
+        return np.minimum(np.maximum(actions, self.low), self.high).astype(np.float32)
 
 
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:

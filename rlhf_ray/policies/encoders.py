@@ -126,15 +126,11 @@ class ObservationStatistics(nn.Module):
     They are buffers: saved, sent and loaded with the policy's weights, and not trained.
     """
 
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-
     def __init__(self, size: int):
         super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("squares", torch.zeros(size))
+        self.count: Tensor = nn.Buffer(torch.zeros(()))
+        self.mean: Tensor = nn.Buffer(torch.zeros(size))
+        self.squares: Tensor = nn.Buffer(torch.zeros(size))
 
     @property
     def spread(self) -> Tensor:
@@ -164,11 +160,9 @@ class FormalNumbers(nn.Module):
     move a little, as bounds do. (With mean and deviation as they are, an agent that learns from 24,000 steps got half as far.)
     """
 
-    index: Tensor
-
     def __init__(self, numbers: Any):
         super().__init__()
-        self.register_buffer("index", torch.as_tensor(np.flatnonzero(numbers)), persistent=False)
+        self.index: Tensor = nn.Buffer(torch.as_tensor(np.flatnonzero(numbers)), persistent=False)
         self.seen = ObservationStatistics(len(self.index))
 
     def forward(self, observations: Tensor, scaled: Tensor) -> Tensor:
@@ -202,9 +196,6 @@ class TakesVectors(nn.Module):
         formal: of those with formal bounds; None if there are none, or with ``normalize``.
     """
 
-    middle: Tensor
-    scale: Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.statistics: ObservationStatistics | None = None
@@ -213,8 +204,8 @@ class TakesVectors(nn.Module):
     def take(self, space: gym.spaces.Box, *, normalize: bool) -> None:
         """Make the first step for a space."""
         middle, scale = bounds(space)
-        self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+        self.middle: Tensor = nn.Buffer(torch.as_tensor(middle, dtype=torch.float32), persistent=False)
+        self.scale: Tensor = nn.Buffer(torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         numbers = formal_numbers(space)
         if normalize:
             self.statistics = ObservationStatistics(numbers.size)

@@ -201,8 +201,7 @@ def _with_torch(network: ActorCriticNetwork) -> Outputs:
     @torch.inference_mode()
     def outputs(observations: Array) -> FloatArray:
         encoded = network.encode(torch.as_tensor(observations, device=device))
-        array: FloatArray = network.distribution(encoded).cpu().numpy()
-        return array
+        return network.distribution(encoded).cpu().numpy()
 
     return outputs
 
@@ -239,7 +238,6 @@ def _scaling(network: ActorCriticNetwork) -> Callable[[Array], FloatArray]:
 
     @torch.inference_mode()
     def scaled(observations: Array) -> FloatArray:
-        array: FloatArray = network.scaled(torch.as_tensor(observations)).numpy()
-        return array
+        return network.scaled(torch.as_tensor(observations)).numpy()
 
     return scaled

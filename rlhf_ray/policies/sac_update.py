@@ -12,11 +12,7 @@ from rlhf_ray.optim import FlatAdam, FlatParameters, multiply
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, squashed
 
 _relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward.grad_input
-
-
-def relu_backward(change: Tensor, values: Tensor) -> Tensor:
-    """Set ``change`` to 0 where the outputs ``values`` of `relu` are 0, in one pass over memory. Returns it."""
-    return _relu_backward(change, values, 0, grad_input=change)
+"""Sets derivatives to 0 where the outputs of `relu` are 0, in one pass over memory."""
 
 
 class ReplayedSteps(NamedTuple):
@@ -186,8 +182,8 @@ class _Layers:
 
     def _before(self, layer: int, change: Tensor, hidden: list[Tensor]) -> Tensor:
         """Return the loss's derivative by the outputs of the layer before; ``change`` is that by the outputs of ``layer``."""
-        out = self._buffer("change", layer - 1, change.shape[-2])
-        return relu_backward(multiply(change, self.weights[layer].mT, out), hidden[layer])
+        out = multiply(change, self.weights[layer].mT, self._buffer("change", layer - 1, change.shape[-2]))
+        return _relu_backward(out, hidden[layer], 0, grad_input=out)
 
     def _buffer(self, name: str, layer: int, rows: int) -> Tensor:
         """Return ``[…, rows, outputs]`` to write a layer's outputs to, or derivatives by them."""

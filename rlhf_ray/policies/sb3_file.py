@@ -103,8 +103,9 @@ class SB3File:
             if name in NORMALISES:
                 fits = re.search(NORMALISES[name], str(value)) is not None
             if value and not fits:
+                shown = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(value))[:60]
                 raise SettingError(
-                    f"The policy in {self.path} has {name}={_short(value)}, which ours has not; start from a policy with SB3's "
+                    f"The policy in {self.path} has {name}={shown}, which ours has not; start from a policy with SB3's "
                     "default."
                 )
 
@@ -250,8 +251,3 @@ def _tensors(archive: zipfile.ZipFile, name: str) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"its {name} is not a state dict")
     return dict(tensors)
-
-
-def _short(value: Any) -> str:
-    """Describe an option."""
-    return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(value))[:60]

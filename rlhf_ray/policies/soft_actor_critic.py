@@ -66,8 +66,6 @@ class SoftActorCriticNetwork(TakesVectors):
         SettingError: SAC doesn't support the spaces.
     """
 
-    clamps_log_std: Tensor
-
     def __init__(
         self,
         observation_space: gym.Space[Any],
@@ -96,7 +94,7 @@ class SoftActorCriticNetwork(TakesVectors):
             )
         size = int(np.prod(observation_space.shape))
         self.take(observation_space, normalize=normalize_observations)
-        self.register_buffer("clamps_log_std", torch.zeros(1))
+        self.clamps_log_std: Tensor = nn.Buffer(torch.zeros(1))
         layers: list[nn.Module] = []
         for inputs, units in pairwise((size, *hidden)):
             layers += [nn.Linear(inputs, units), nn.ReLU()]

@@ -131,8 +131,7 @@ def answer_waits(settings: PreferenceSettings, count: int, rng: np.random.Genera
     Log-normal, with mean ``answer_seconds`` and standard deviation ``answer_spread`` of the logarithm.
     """
     sigma = settings.answer_spread
-    waits: FloatArray = settings.answer_seconds * np.exp(sigma * rng.standard_normal(count) - sigma**2 / 2)
-    return waits
+    return settings.answer_seconds * np.exp(sigma * rng.standard_normal(count) - sigma**2 / 2)
 
 
 def _outside(preferences: FloatArray) -> bool:

@@ -51,8 +51,7 @@ class Candidates:
                 "preferences.selection reads candidates.logits before there is a reward model: set its needs_reward to True to ask "
                 "about random pairs until then, or check candidates.returns for None."
             )
-        logits: FloatArray = self.returns[:, self.index[:, 0]] - self.returns[:, self.index[:, 1]]
-        return logits
+        return self.returns[:, self.index[:, 0]] - self.returns[:, self.index[:, 1]]
 
     @cached_property
     def probabilities(self) -> FloatArray:
@@ -61,8 +60,7 @@ class Candidates:
         Raises:
             SettingError: there is no reward model yet.
         """
-        probabilities: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(self.logits, -50.0, 50.0)))
-        return probabilities
+        return 1.0 / (1.0 + np.exp(-np.clip(self.logits, -50.0, 50.0)))
 
 
 class Selection(Protocol):
@@ -136,8 +134,7 @@ class DisagreementOfLabels(Disagreement):
     """Scores by the variance over members of the answer that each finds more likely: 1 left, 0 right, 0.5 if both are."""
 
     def _predicted(self, candidates: Candidates) -> FloatArray:
-        labels: FloatArray = (np.sign(candidates.logits) + 1.0) / 2.0
-        return labels
+        return (np.sign(candidates.logits) + 1.0) / 2.0
 
 
 class Answerable:

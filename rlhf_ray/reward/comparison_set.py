@@ -38,8 +38,7 @@ def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
         ``[members, n]`` float32 weights: 0 or ``1 / SHARE``, so that their mean is 1.
     """
     draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
-    weights: FloatArray = ((np.stack(draws) < SHARE) / SHARE).astype(np.float32)
-    return weights
+    return ((np.stack(draws) < SHARE) / SHARE).astype(np.float32)
 
 
 class UniqueFrames:

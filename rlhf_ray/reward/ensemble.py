@@ -77,13 +77,6 @@ class RewardEnsemble(nn.Module):
         reads_history: whether the network reads the steps before.
     """
 
-    reward_mean: Tensor
-    reward_std: Tensor
-    version: Tensor
-    deviation_weight: Tensor
-    window: Tensor
-    label_noise: Tensor
-
     def __init__(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings):
         super().__init__()
         self.observation_space = observation_space
@@ -92,12 +85,12 @@ class RewardEnsemble(nn.Module):
         self.networks = make_network(observation_space, action_space, settings)
         for name in own_parts("reward_model", settings):
             consent.allow(consent.module_of(name))  # its code runs here already
-        self.register_buffer("reward_mean", torch.zeros(settings.ensemble_size))
-        self.register_buffer("reward_std", torch.ones(settings.ensemble_size))
-        self.register_buffer("version", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("deviation_weight", torch.tensor(float(settings.deviation_weight)))
-        self.register_buffer("window", torch.ones((), dtype=torch.int64))
-        self.register_buffer("label_noise", torch.zeros(()))
+        self.reward_mean: Tensor = nn.Buffer(torch.zeros(settings.ensemble_size))
+        self.reward_std: Tensor = nn.Buffer(torch.ones(settings.ensemble_size))
+        self.version: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.deviation_weight: Tensor = nn.Buffer(torch.tensor(float(settings.deviation_weight)))
+        self.window: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
+        self.label_noise: Tensor = nn.Buffer(torch.zeros(()))
         self.reads_history = reads_history(self.networks)
         self._that_fit = steps_that_fit(self.networks)
         self.eval()
@@ -118,9 +111,7 @@ class RewardEnsemble(nn.Module):
         images = self._that_fit is not None and is_built_in(self.settings)
         if not images or self.settings.dropout or next(self.networks.parameters()).is_cuda:
             return map(work, parts)
-        if takes_averages(self.networks):
-            return map(work, parts)
-        return in_parallel(work, parts)
+        return map(work, parts) if takes_averages(self.networks) else in_parallel(work, parts)
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine normalised rewards ``[members, …]`` to the reward ``[…]``: mean plus ``deviation_weight`` times deviation."""
@@ -170,8 +161,7 @@ class RewardEnsemble(nn.Module):
         Raises:
             SettingError: the network reads the steps before: use `episode_rewards`.
         """
-        raw = self.raw_rewards(observations, actions, next_observations, terminated)
-        return self._normalised(raw)
+        return self._normalised(self.raw_rewards(observations, actions, next_observations, terminated))
 
     def _normalised(self, raw: Tensor) -> Tensor:
         return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
@@ -243,8 +233,7 @@ class RewardEnsemble(nn.Module):
             terminated: ``[n]`` bool.
         """
         arguments = [torch.as_tensor(np.asarray(a)) for a in (observations, actions, next_observations, terminated)]
-        rewards: FloatArray = self.combine(self.member_rewards(*arguments)).numpy()
-        return rewards
+        return self.combine(self.member_rewards(*arguments)).numpy()
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
         """Compute the return of each fragment for each member, ``[members, n]`` float32, on the likelihood's scale.
@@ -260,17 +249,12 @@ class RewardEnsemble(nn.Module):
 
         with torch.no_grad(), self._predicting():
             parts = list(self.over_parts(rewards, range(0, n, at_once)))
-        returns: FloatArray = (torch.cat(parts, 1) @ discounts(length, self.settings.discount)).numpy()
-        return returns
+        return (torch.cat(parts, 1) @ discounts(length, self.settings.discount)).numpy()
 
     def encode(self, fragments: Fragments) -> dict[str, Tensor]:
         """Compute the networks' inputs for ``fragments`` (`RewardNetwork.encode`), on the CPU."""
-        encoded: dict[str, Tensor] = self.networks.encode(
-            *(
-                torch.as_tensor(np.array(array))
-                for array in (fragments.observations, fragments.actions, fragments.terminated)
-            )
-        )
+        arrays = (fragments.observations, fragments.actions, fragments.terminated)
+        encoded: dict[str, Tensor] = self.networks.encode(*(torch.as_tensor(np.array(array)) for array in arrays))
         return encoded
 
     def state(self) -> dict[str, Array]:
@@ -316,9 +300,7 @@ class RewardEnsemble(nn.Module):
         assert isinstance(observation_space, gym.spaces.Box)  # networks accept no other space
         settings = from_json(RewardModelSettings, description["settings"])
         consent.check(own_parts("reward_model", settings), directory / "reward.json")
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the initial weights are overwritten below: keep the caller's random stream unchanged
+        with torch.random.fork_rng(devices=[]):  # the weights drawn here are replaced at once
             ensemble = RewardEnsemble(observation_space, space_from_json(description["action_space"]), settings)
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble

@@ -58,12 +58,7 @@ declare(
     Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
     *(
         Metric(
-            f"chosen_{side}",
-            f"Newest answers of an annotator {what}.",
-            "comparisons",
-            int,
-            "annotator",
-            gauge=False,
+            f"chosen_{side}", f"Newest answers of an annotator {what}.", "comparisons", int, "annotator", gauge=False
         )
         for side, what in (
             ("left", "for the fragment shown on the left"),

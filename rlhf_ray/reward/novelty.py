@@ -26,19 +26,13 @@ class Novelty(nn.Module):
     of all rewards so far. Everything is in buffers: a saved and loaded module continues exactly.
     """
 
-    states: Tensor
-    seen: Tensor
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-
     def __init__(self, size: int):
         super().__init__()
-        self.register_buffer("states", torch.zeros(RECENT, size))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("squares", torch.zeros(()))
+        self.states: Tensor = nn.Buffer(torch.zeros(RECENT, size))
+        self.seen: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.count: Tensor = nn.Buffer(torch.zeros(()))
+        self.mean: Tensor = nn.Buffer(torch.zeros(()))
+        self.squares: Tensor = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def forward(self, states: Tensor, remember: bool = True) -> Tensor:
@@ -56,8 +50,7 @@ class Novelty(nn.Module):
             self._remember(states)
             self._update(rewards)
         spread = (self.squares / self.count.clamp_min(1)).sqrt().clamp_min(LEAST_SPREAD)
-        normalised: Tensor = (rewards - self.mean) / spread
-        return normalised
+        return (rewards - self.mean) / spread
 
     def _distances(self, states: Tensor, new: bool) -> Tensor:
         """Return the distance of each state to its 5th-nearest neighbour, or to the farthest if there are fewer."""

@@ -225,20 +225,24 @@ def all_distances(
 
     EPIC takes ``pairs ** 2 / 2`` rewards of made-up steps from each reward, which is slow for images: 128 pairs do for those.
     """
-    measures: dict[str, Callable[..., Estimate]] = {
-        "epic": functools.partial(epic, pairs=pairs, draws=pairs // 4),
-        "dard": functools.partial(dard, pairs=pairs),
-        "starc": starc,
+    of_epic = functools.partial(epic, pairs=pairs, draws=pairs // 4)
+    measures: dict[str, tuple[Callable[..., Estimate], int]] = {  # with the number of their draws
+        "epic": (of_epic, 0),
+        "dard": (functools.partial(dard, pairs=pairs), 1),
+        "starc": (starc, 2),
+        "epic_published": (functools.partial(of_epic, ends=False), 0),
     }
     estimates = {
         name: measure(first, second, steps, gamma, np.random.default_rng([seed, number]))
-        for number, (name, measure) in enumerate(measures.items())
+        for name, (measure, number) in measures.items()
     }
-    published = functools.partial(epic, pairs=pairs, draws=pairs // 4, ends=False)
-    estimates["epic_published"] = published(first, second, steps, gamma, np.random.default_rng([seed, 0]))
-    for name, ranks in {"pearson": False, "spearman": True}.items():
-        estimates[name] = correlation(first, second, steps, ranks=ranks)
-    return estimates
+    return estimates | _correlations(first, second, steps)
+
+
+def _correlations(first: RewardFunction, second: RewardFunction, steps: Transitions) -> dict[str, Estimate]:
+    return {
+        name: correlation(first, second, steps, ranks=ranks) for name, ranks in (("pearson", False), ("spearman", True))
+    }
 
 
 class RecordedReward(RewardFunction):
@@ -264,10 +268,8 @@ def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float,
     These three need no reward of steps that were not recorded; EPIC and DARD do.
     """
     truth = RecordedReward(reward)
-    estimates = {"starc": starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))}
-    for name, ranks in {"pearson": False, "spearman": True}.items():
-        estimates[name] = correlation(reward, truth, steps, ranks=ranks)
-    return estimates
+    starcs = starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))
+    return {"starc": starcs} | _correlations(reward, truth, steps)
 
 
 def _means(

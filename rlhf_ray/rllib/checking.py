@@ -72,7 +72,8 @@ def check_environment(config: AlgorithmConfig) -> Checked:
             notes = envs.notes(env)
     except (ValueError, ImportError, gym.error.Error) as error:
         raise SettingError(str(error)) from error
-    observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
+    observation_space = cast(gym.spaces.Box, env.observation_space)
+    spaces = observation_space, env.action_space
     limit = None if env.spec is None else env.spec.max_episode_steps
     if (carried := envs.carried_state(config.make_env())) is not None:
         notes.append(carried)
@@ -84,15 +85,9 @@ def check_environment(config: AlgorithmConfig) -> Checked:
             f"fragments.length is {fragments.length}, but episodes of {config.env} have at most {limit} steps, and fragments "
             "never cross episodes: reduce it."
         )
-    ensemble = RewardEnsemble(observation_space, action_space, experiment.reward_model)
+    ensemble = RewardEnsemble(*spaces, experiment.reward_model)
     if config.reward_from is not None:
-        check_reward(
-            fitted_reward(config.reward_from),
-            observation_space,
-            action_space,
-            experiment.reward_model,
-            config.reward_from,
-        )
+        check_reward(fitted_reward(config.reward_from), *spaces, experiment.reward_model, config.reward_from)
     films = experiment.preferences.asks_people or (
         wants_films(experiment.preferences) and not is_image(observation_space)
     )
@@ -105,21 +100,18 @@ def check_environment(config: AlgorithmConfig) -> Checked:
             f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
             "nothing; it needs vectors: set it to 0."
         )
-    module = config.check_network(observation_space, action_space, experiment)
+    module = config.check_network(*spaces, experiment)
     if getattr(getattr(module, "network", None), "formal", None) is not None and (
         formal := in_words(observation_space)
     ):
         notes.append(formal)
     if config.policy_from is not None:
-        weights = policy_weights(config.policy_from, observation_space, action_space)
+        weights = policy_weights(config.policy_from, *spaces)
         check_policy(weights, module.get_state(), config.policy_from, config.agent)
     if (path := config.demonstrations_from) is not None:
         config.cloning()
-        own = recorded_in(path, observation_space)
-        load_demonstrations(path).checked(observation_space, action_space, path, own)
-    return Checked(
-        experiment, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes)
-    )
+        load_demonstrations(path).checked(*spaces, path, recorded_in(path, observation_space))
+    return Checked(experiment, *spaces, limit, fragments, films, ensemble.reads_history, tuple(notes))
 
 
 _STACK = "the learned reward needs RLlib's new API stack: remove it"

@@ -378,12 +378,8 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         policy = config.policy_module_spec()
         experiment = checked.experiment
         spaces = checked.observation_space, checked.action_space
-        reward = reward_spec(
-            experiment.reward_model,
-            *spaces,
-            pretrains=experiment.preferences.pretraining_env_steps > 0,
-            mix=experiment.reward_mix,
-        )
+        pretrains = experiment.preferences.pretraining_env_steps > 0
+        reward = reward_spec(experiment.reward_model, *spaces, pretrains, experiment.reward_mix)
         config.rl_module(
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )

@@ -377,8 +377,7 @@ class _Draws:
         self.noise: Iterator[Any] = iter(())
 
     def _noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Any:
-        noise = next(self.noise, None)
-        if noise is None:
+        if (noise := next(self.noise, None)) is None:
             rows = (NOISE_ROWS, *shape)
             drawn = gumbel_noise(rows, generator) if self.choices else torch.randn(rows, generator=generator)
             self.noise = iter(drawn.numpy())

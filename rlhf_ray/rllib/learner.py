@@ -87,18 +87,12 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         module = self._module[module_id]
-        if (
-            module_id == DEFAULT_MODULE_ID
-            and self.own_steps is None
-            and uses_fast_path(type(self), self.config, module.unwrapped())
-        ):
-            self.own_steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
-        params = self.get_parameters(module)
-        if module_id == DEFAULT_MODULE_ID and self.own_steps is not None:
-            params = self.own_steps.flat.parameters
-            optimizer: Adam = FlatAdam(self.own_steps.flat, eps=self.adam_epsilon)
-        else:
-            optimizer = Adam(params, eps=self.adam_epsilon)
+        policy = module.unwrapped() if module_id == DEFAULT_MODULE_ID else None
+        if policy is not None and self.own_steps is None and uses_fast_path(type(self), self.config, policy):
+            self.own_steps = PPOUpdate(policy.network, policy.action_space)
+        flat = None if policy is None or self.own_steps is None else self.own_steps.flat
+        params = self.get_parameters(module) if flat is None else flat.parameters
+        optimizer = Adam(params, eps=self.adam_epsilon) if flat is None else FlatAdam(flat, eps=self.adam_epsilon)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
 
     def update(
@@ -168,10 +162,8 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], PPORows]:
         """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
         assert self.own_steps is not None
-        config, connectors = (
-            self.config,
-            [each for each in learner_pipeline(self).connectors if isinstance(each, RewardConnector)],
-        )
+        config = self.config
+        connectors = [each for each in learner_pipeline(self).connectors if isinstance(each, RewardConnector)]
         batch: dict[str, list[Tensor]] = {}
         values = []
         for rollout in rollouts:

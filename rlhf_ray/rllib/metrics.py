@@ -147,13 +147,9 @@ class Gauges:
         """Update the gauges from RLlib's ``result`` of an iteration."""
         values = flat_metrics(result)
         for name, (metric, tag) in declarations(values).items():
-            if (value := values[name]) is None or not metric.gauge:
+            if (value := values[name]) is None or not metric.gauge or (metric.whole and tag):
                 continue
-            if metric.whole:
-                if not tag:
-                    self._set(metric.name, float(value))
-                continue
-            self._set(metric.name, float(value), **({metric.tag: tag} if metric.tag else {}))
+            self._set(metric.name, float(value), **({metric.tag: tag} if metric.tag and not metric.whole else {}))
 
     def _set(self, name: str, value: float, **tags: str) -> None:
         if name not in self._gauges:

@@ -46,11 +46,8 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     """
 
     def setup(self) -> None:
-        arguments = {
-            field.name: self.model_config[field.name]
-            for field in fields(PolicyShape)
-            if field.name in self.model_config
-        }
+        names = {field.name for field in fields(PolicyShape)}
+        arguments = {name: value for name, value in self.model_config.items() if name in names}
         shape = PolicyShape(**{**arguments, "hidden": tuple(arguments["hidden"])})
         self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
         self.precision = self.model_config.get("precision", "float32")
@@ -135,13 +132,8 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
     return RLModuleSpec(
         module_class=ActorCritic,
         model_config={
-            "network": settings.network,
+            **{field.name: getattr(settings, field.name) for field in fields(PolicyShape)},
             "hidden": list(settings.hidden),
-            "features": settings.features,
-            "memory": settings.memory,
-            "memory_units": settings.memory_units,
-            "initial_log_std": settings.initial_log_std,
-            "normalize_observations": settings.normalize_observations,
             "precision": settings.precision,
             # A rollout and RLlib's step after it, whose value is that of the last observation: gradients reach back to the start of
             # the rollout or episode.

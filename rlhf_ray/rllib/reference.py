@@ -26,7 +26,6 @@ import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.data.vector_rollout import VectorRollout
@@ -61,8 +60,7 @@ class ReferencePPOConfig(GivesEnvActions, PPOConfig):  # type: ignore[misc]
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
         if experiment.ppo.memory == "none" and experiment.ppo.num_learners <= 1:
             config.env_runner_cls = ArrayEnvRunner
-        spec: RLModuleSpec = policy_spec(experiment.ppo)
-        config.rl_module(rl_module_spec=spec)
+        config.rl_module(rl_module_spec=policy_spec(experiment.ppo))
         return config
 
     def get_default_learner_class(self) -> type:

@@ -144,11 +144,12 @@ class ReplaySAC(SAC):  # type: ignore[misc]
 
     def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
         super().restore_from_path(path, *arguments, **keywords)
-        reference = ray.put(read_nested(Path(path).absolute() / REPLAY)) if self.learner_group.is_remote else None
-        state = read_nested(Path(path).absolute() / REPLAY) if reference is None else None
+        state: Any = read_nested(Path(path).absolute() / REPLAY)
+        if self.learner_group.is_remote:
+            state = ray.put(state)
 
         def restore(learner: Any) -> None:
-            learner.replay.load(state if reference is None else ray.get(reference))
+            learner.replay.load(ray.get(state) if isinstance(state, ray.ObjectRef) else state)
 
         self.learner_group.foreach_learner(restore)
 

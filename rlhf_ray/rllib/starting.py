@@ -50,13 +50,11 @@ def fitted_reward(path: Path | str) -> RewardEnsemble:
     inside = Path(path) / REWARD_MODULE_ID
     try:
         return RewardEnsemble.load(inside if (inside / "reward.json").exists() else path)
-    except (SettingError, json.JSONDecodeError) as error:
-        if isinstance(error, SettingError):
-            raise
-        raise SettingError(f"{path} can't be read as a reward model ({error}): it is damaged.") from error
-    except ValueError as error:
-        raise SettingError(str(error)) from error
+    except SettingError:
+        raise
     except Exception as error:  # a damaged file raises almost anything
+        if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError):
+            raise SettingError(str(error)) from error
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SettingError(f"{path} can't be read as a reward model ({message}): it is damaged.") from error
 
@@ -176,15 +174,13 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
     shapes, wanted = ({name: np.shape(value) for name, value in state.items()} for state in (weights, expected))
     for name in [*wanted, *shapes]:
         if shapes.get(name) != wanted.get(name):
-            has, needs = (_shape(state.get(name)) for state in (shapes, wanted))
+            has, needs = (
+                f"has the shape {state[name]}" if name in state else "does not exist" for state in (shapes, wanted)
+            )
             raise SettingError(
                 f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its networks "
                 f"({agent}.hidden and others) it {needs}. Use the environment, agent and settings that it was trained with."
             )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "does not exist" if shape is None else f"has the shape {shape}"
 
 
 LEAST_LOG_STD = math.log(0.2)

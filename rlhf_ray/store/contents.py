@@ -63,7 +63,7 @@ class Marker:
 
 
 class Contents:
-    """The segments and packs of the store in ``files``, as of the last `refresh`.
+    """The segments and packs of the store in ``files``, as of the last `refresh`; the first one comes with the object.
 
     Attributes:
         segments: the segments' tables, by file name: those in ``labels/``, and in ``amendments/`` copies of some of their rows.
@@ -97,6 +97,7 @@ class Contents:
         self._events: pa.Table | None = None
         self._active: tuple[IntArray, IntArray, IntArray, int] | None = None
         self._event_ids: set[str] | None = set()
+        self.refresh()
 
     def refresh(self) -> None:
         """Read new files and drop deleted ones."""

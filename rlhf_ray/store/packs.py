@@ -186,8 +186,7 @@ class Joined:
 
     def positions(self, where: IntArray) -> IntArray:
         """Convert ``[…, 2]`` (position of the pack, row in it) to positions in the joined packs."""
-        positions: IntArray = self._first[where[..., 0]] + where[..., 1]
-        return positions
+        return self._first[where[..., 0]] + where[..., 1]
 
     def gather(self, positions: IntArray) -> Fragments:
         """Copy the fragments at ``positions``.

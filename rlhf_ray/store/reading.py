@@ -214,7 +214,6 @@ class StoreReader:
     def verify(self) -> Verification:
         """Read everything; check every segment against its hash and every fragment against its checksum and id."""
         self._contents = contents = Contents(self._files)  # nothing counts as read before
-        contents.refresh()
         problems = [
             f"{name}: fragment {pack.ids[row]} doesn't match its id"
             for name, pack in contents.packs.items()

@@ -71,7 +71,6 @@ class PreferenceStore(StoreReader):
         self._prepare(create)
         self._settled = False
         self._contents = Contents(self._files)
-        self._contents.refresh()
 
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
         """Store the answers as those of ``annotator``. They are on disk when this returns.
@@ -274,7 +273,6 @@ class PreferenceStore(StoreReader):
             other.copy_to(new)
         self._settled = False
         self._contents = Contents(self._files)
-        self._contents.refresh()
 
     def copy_to(self, path: Path | str) -> None:
         """Copy the store to ``path``, with hard links if both are on one disk (files are immutable)."""

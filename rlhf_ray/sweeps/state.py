@@ -144,8 +144,7 @@ def _damaged(file: Path) -> SettingError:
 def _trials(folder: Path) -> dict[str, tuple[str, str]]:
     """Return each live trial's newest checkpoint, relative to ``folder``, and the hash of what runs code in it."""
     file = kept(folder) / TRIALS
-    trials: dict[str, tuple[str, str]] = json.loads(file.read_text()) if file.exists() else {}
-    return trials
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _saved(folder: Path) -> list[Path]:

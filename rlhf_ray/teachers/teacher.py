@@ -169,8 +169,7 @@ class SimulatedTeacher:
 
     def _preferred(self, difference: FloatArray, rng: np.random.Generator) -> FloatArray:
         if self.rationality is None:
-            larger: FloatArray = (np.sign(difference) + 1.0) / 2.0
-            return larger
+            return (np.sign(difference) + 1.0) / 2.0
         # Handle ties separately: ∞ * 0 is NaN.
         logits = np.clip(self.rationality * np.where(difference == 0, 1.0, difference), -50.0, 50.0)
         logits[difference == 0] = 0.0

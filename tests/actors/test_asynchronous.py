@@ -18,7 +18,7 @@ from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
-from tests.made_up import Walk, labels_in, wait_for
+from tests.made_up import Clock, Walk, labels_in, wait_for
 
 PREFERENCES = PreferenceSettings(
     schedule="constant",
@@ -207,13 +207,6 @@ def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_agai
         stored = labels_in(tmp_path / "store")
         assert asked <= set(stored.pairs.ids)
         assert len(set(stored.pairs.ids)) == 20
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_meter_counts_what_was_done_and_how_long_it_was_idle() -> None:

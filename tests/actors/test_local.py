@@ -71,7 +71,7 @@ def test_whoever_stops_waiting_cuts_no_call_short(executor: LocalExecutor) -> No
     worker = executor.start(Worker, "worker")
 
     async def interrupted() -> None:
-        calls = [asyncio.ensure_future(_wait(worker.call(Worker.work, number, 0.05))) for number in range(3)]
+        calls = [asyncio.ensure_future(worker.call(Worker.work, number, 0.05)) for number in range(3)]
         await asyncio.sleep(0.02)
         for call in calls:
             call.cancel()
@@ -125,10 +125,6 @@ def test_actors_draw_no_random_numbers_of_the_agents(executor: LocalExecutor) ->
         assert draw() != first  # goes on where it was
     found.append(draw())
     assert found == undisturbed
-
-
-async def _wait(reference: Any) -> Any:
-    return await reference
 
 
 @pytest.fixture

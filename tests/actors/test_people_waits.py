@@ -18,13 +18,6 @@ from tests.made_up import wait_for
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(people.time, "monotonic", lambda: clock.now)
-    return clock
-
-
-@pytest.fixture
 def left(clock: SimpleNamespace) -> list[tuple[Any, ...]]:
     return []
 

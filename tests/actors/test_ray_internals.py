@@ -1,14 +1,13 @@
 """The private side of Ray that is used, at work in the installed Ray."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import ray
 
 from rlhf_ray.actors import cluster, ray_internals
+from tests.command_line import run_python
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -68,10 +67,7 @@ ray.shutdown()
 def test_a_start_that_fails_leaves_nothing_and_one_that_succeeds_has_no_helpers() -> None:
     """The processes are real; that Ray has waited its half minute is not."""
     kept = {name: value for name, value in os.environ.items() if name not in cluster.FOR_ACTORS}
-    done = subprocess.run(
-        [sys.executable, "-c", START], env=kept, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(START, env=kept)
 
 
 OPEN_TO = """
@@ -94,10 +90,7 @@ def test_rays_processes_ask_for_a_token_or_a_line_says_that_they_do_not(mode: st
     """Ray listens on all interfaces. Without RAY_AUTH_MODE, it makes a token in the home folder."""
     env = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(tmp_path)}
     env |= {"RAY_AUTH_MODE": mode} if mode else {}
-    done = subprocess.run(
-        [sys.executable, "-c", OPEN_TO], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(OPEN_TO, env=env)
     with_token, without = done.stdout.split()
     assert (with_token, without) == ("closed" if mode else "open", "open" if mode else "closed")
     assert ("RAY_AUTH_MODE is 'disabled'" in done.stderr) == bool(mode)

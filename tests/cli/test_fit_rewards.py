@@ -12,6 +12,7 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.recording_writer import write_episodes
 from rlhf_ray.data.recordings import EpisodeSource
 from rlhf_ray.reward.functions import load_reward
+from tests.command_line import fails_with
 
 SPACES = gym.spaces.Box(-4, 4, (3,), np.float32), gym.spaces.Discrete(2)
 SMALL = ("--supervised.epochs", "2", "--reward-model.hidden", "8")
@@ -37,12 +38,8 @@ def recording(tmp_path, monkeypatch):
     return tmp_path
 
 
-def fails_with(capsys, *words):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["fit", *words])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
+def fails_in_a_line(capsys, *words):
+    (said,) = fails_with(capsys, "fit", *words).splitlines()
     return said
 
 
@@ -66,14 +63,14 @@ def test_what_does_not_fit_is_said_in_one_line(recording, capsys):
     cli.main(["fit", "--from-rewards", "with_spaces.npz", *SMALL])
     assert load_reward("reward_model").observation_space == SPACES[0]
     shutil.rmtree("reward_model")
-    assert "1 of 200 rewards that are NaN" in fails_with(capsys, "--from-rewards", "unknown")
-    assert "name its environment with --environment" in fails_with(capsys, "--from-rewards", "demonstrations.npz")
+    assert "1 of 200 rewards that are NaN" in fails_in_a_line(capsys, "--from-rewards", "unknown")
+    assert "name its environment with --environment" in fails_in_a_line(capsys, "--from-rewards", "demonstrations.npz")
     other = ("--from-rewards", "demonstrations.npz", "--environment", "CartPole-v1")
-    assert "Use the environment they were recorded in" in fails_with(capsys, *other)
-    assert "holds no recorded steps" in fails_with(capsys, "--from-rewards", "nothing")
+    assert "Use the environment they were recorded in" in fails_in_a_line(capsys, *other)
+    assert "holds no recorded steps" in fails_in_a_line(capsys, "--from-rewards", "nothing")
     data = ("--from-rewards", "recording")
-    assert "set supervised.epochs instead" in fails_with(capsys, *data, "--reward-model.updates", "7")
-    assert "no training reward is zero" in fails_with(capsys, *data, "--supervised.balance", "sampler")
-    assert "supervised.objective is 'guess'" in fails_with(capsys, *data, "--supervised.objective", "guess")
+    assert "set supervised.epochs instead" in fails_in_a_line(capsys, *data, "--reward-model.updates", "7")
+    assert "no training reward is zero" in fails_in_a_line(capsys, *data, "--supervised.balance", "sampler")
+    assert "supervised.objective is 'guess'" in fails_in_a_line(capsys, *data, "--supervised.objective", "guess")
     (recording / "reward_model").mkdir()
-    assert "is not a reward model" in fails_with(capsys, *data)
+    assert "is not a reward model" in fails_in_a_line(capsys, *data)

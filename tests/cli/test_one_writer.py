@@ -8,6 +8,7 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.store import PreferenceStore
+from tests.command_line import fails_with
 
 WRITERS = {
     "train --resume RUN": "RUN",
@@ -56,10 +57,8 @@ def words(command: str, places: dict[str, Path]) -> list[str]:
 def test_a_second_writer_gets_one_line_and_changes_nothing(command, places, capsys):
     place = Path(words(WRITERS[command], places)[0])
     kept = sorted(places["RUN"].parent.rglob("*"))
-    with Lock(place), pytest.raises(SystemExit) as stopped:
-        cli.main(words(command, places))
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert stopped.value.code == 2
+    with Lock(place):
+        last = fails_with(capsys, *words(command, places)).splitlines()[-1]
     assert last.startswith(f"rlhf-ray: {place} is being written by process ")
     assert sorted(places["RUN"].parent.rglob("*")) == kept
 

@@ -21,16 +21,9 @@ from rlhf_ray.data.places import JOB
 from rlhf_ray.runs.folder import FORMAT, RunFolder
 from rlhf_ray.settings import Experiment, SettingError
 from rlhf_ray.sweeps.results import FORMAT as SWEEP
+from tests.command_line import fails_with
 
 NOBODY = "http://127.0.0.1:1"
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as error:
-        cli.main(words)
-    assert error.value.code == 2
-    printed = capsys.readouterr()
-    return " ".join((printed.out + printed.err).split())
 
 
 def test_submit_warns_that_variables_are_no_place_for_keys(monkeypatch, capsys):
@@ -49,8 +42,8 @@ def test_submit_warns_that_variables_are_no_place_for_keys(monkeypatch, capsys):
 def test_submit_explains_itself_and_names_what_is_wrong(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")  # is put back afterwards
     for words in (("submit",), ("submit", "--address", NOBODY)):
-        assert "no command is given; write it after --" in said(capsys, *words)
-    assert "which does not exist" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "doctor")
+        assert "no command is given; write it after --" in fails_with(capsys, *words)
+    assert "which does not exist" in fails_with(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "doctor")
 
 
 @pytest.mark.parametrize("address", [NOBODY, "127.0.0.1:1"])
@@ -79,9 +72,9 @@ def test_where_nothing_answers_one_line_says_so(monkeypatch, capsys, address, wo
 def test_a_job_asks_its_own_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", NOBODY)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert f"at {NOBODY}" in said(capsys, "submit", "--", "train", "pendulum")
+    assert f"at {NOBODY}" in fails_with(capsys, "submit", "--", "train", "pendulum")
     monkeypatch.setenv(JOB, "{}")
-    assert NOBODY not in said(capsys, "submit", "--", "train", "pendulum")
+    assert NOBODY not in fails_with(capsys, "submit", "--", "train", "pendulum")
 
 
 def test_environment_variables_are_names_with_values() -> None:

@@ -57,13 +57,8 @@ class Somebody:
         return done.stdout
 
     def submits(self, *words: str) -> str:
-        return job_in(self.succeeds("rlhf-ray", "submit", "--no-follow", "--", *words))
-
-
-def job_in(printed: str) -> str:
-    found = re.search(r"raysubmit_\w+", printed)
-    assert found, printed
-    return found.group()
+        (job, *_) = re.findall(r"raysubmit_\w+", self.succeeds("rlhf-ray", "submit", "--no-follow", "--", *words))
+        return str(job)
 
 
 def run_of(job: str, home: Path) -> RunFolder:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_ray import cli
 from rlhf_ray.cli import presets
 from rlhf_ray.cli.train import _callbacks
 from rlhf_ray.data import consent, modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, save_experiment, to_json
+from tests.command_line import fails_with
 
 NAME = "foreign_envs:Pendulum-v1"
 
@@ -44,13 +44,6 @@ def foreign(tmp_path: Path) -> Path:
     return folder
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -65,7 +58,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_foreign_files_import_nothing(words, foreign, imported, capsys):
-    said = refused(words.replace("{}", str(foreign)).split(), capsys)
+    said = fails_with(capsys, *words.replace("{}", str(foreign)).split())
     assert "'foreign_envs'" in said
     assert str(imported.parent / "modules" / "foreign_envs.py") in said
     assert "add --allow-import foreign_envs" in said
@@ -73,13 +66,13 @@ def test_foreign_files_import_nothing(words, foreign, imported, capsys):
 
 
 def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(foreign, imported, capsys, monkeypatch, tmp_path):
-    assert "has no policy yet" in refused(["evaluate", str(foreign), "--allow-import", "foreign_envs"], capsys)
+    assert "has no policy yet" in fails_with(capsys, "evaluate", foreign, "--allow-import", "foreign_envs")
     monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
-    assert "has no policy yet" in refused(["evaluate", str(foreign)], capsys)
+    assert "has no policy yet" in fails_with(capsys, "evaluate", foreign)
     # A module of that name beside the foreign files is another one.
     (foreign / "foreign_envs.py").write_text("")
     monkeypatch.syspath_prepend(foreign)
-    assert "--allow-import" in refused(["evaluate", str(foreign)], capsys)
+    assert "--allow-import" in fails_with(capsys, "evaluate", foreign)
 
 
 def test_typing_a_name_is_consent(foreign, imported, monkeypatch):

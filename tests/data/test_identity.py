@@ -1,7 +1,6 @@
 """Identity: the same code and data have it in every process; other code, weights, closures or globals have another."""
 
 import functools
-import subprocess
 import sys
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.identity import identify, own_code
+from tests.command_line import run_python
 
 MODULE = """
 import enum, functools, logging, dataclasses
@@ -86,8 +86,7 @@ def test_each_process_finds_the_same_identity_and_each_change_another(tmp_path):
     said = []
     for seed in ("1", "2"):  # of the order of sets; the second process reads compiled files
         path = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", SAID, *map(str, folders)]
-        said.append(subprocess.run(command, env=path, capture_output=True, text=True, check=True).stdout.split())
+        said.append(run_python(SAID, *folders, env=path).stdout.split())
     assert said[0] == said[1]
     assert len(set(said[0])) == len(CHANGES)
 

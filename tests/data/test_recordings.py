@@ -20,7 +20,7 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording, load_transitions
 from rlhf_ray.data.transitions import RecordedEpisode, RewardNormaliser, Transitions
-from tests.made_up import CHOICES, FORCES, VECTORS
+from tests.made_up import CHOICES, FORCES, VECTORS, Planted
 
 PICTURES = gym.spaces.Box(0, 255, (5, 4, 3), np.uint8)
 SPACES: list[tuple[gym.Space[Any], gym.Space[Any]]] = [
@@ -206,24 +206,14 @@ def test_damage_is_one_line_that_names_the_file(tmp_path):
     assert not any("\n" in each for each in said)
 
 
-class Evil:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, file: Path):
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.file,)
-
-
 def test_a_pickle_in_a_file_is_never_run(tmp_path):
     hit = tmp_path / "hit"
-    evil = np.array([Evil(hit)] * 3, dtype=object)
+    evil = np.array([Planted(hit)] * 3, dtype=object)
     arrays: dict[str, Any] = {"observations": np.ones((3, 2)), "actions": np.ones(3), "timeouts": np.arange(3) == 2}
     np.savez(tmp_path / "other.npz", **arrays, others=evil)
     assert len(load_transitions(tmp_path / "other.npz")) == 2
     np.savez(tmp_path / "acts.npz", **(arrays | {"actions": evil}))
-    (tmp_path / "plain.npz").write_bytes(pickle.dumps(Evil(hit)))
+    (tmp_path / "plain.npz").write_bytes(pickle.dumps(Planted(hit)))
     for name in ("acts.npz", "plain.npz"):
         with pytest.raises(SettingError, match=rf"{name} holds no") as raised:
             load_transitions(tmp_path / name)

@@ -1,7 +1,6 @@
 """Tests of EnvPool's environments: like gymnasium's where both exist, seeds, episodes, spaces and images."""
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from rlhf_ray.envs import check_spaces, make_env, make_vector_env, thread_option
 from rlhf_ray.envs.envpool import EnvPoolEnv, EnvPoolVectorEnv
 from rlhf_ray.rllib.env_runner import env_threads, seeds_of_copies
 from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
+from tests.command_line import run_python
 
 # Not imported here: it must be after OpenGL.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
@@ -255,9 +255,8 @@ frame = Camera(env).frame(None)
 print(frame.dtype, frame.shape, len(np.unique(frame)) > 5)
 """
     # In a process of its own: without OpenGL, MuJoCo would end this one.
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith("uint8 (256, 256, 3) True" if "Cheetah" in name else "uint8 ("), shown.stdout
+    shown = run_python(code).stdout
+    assert shown.startswith("uint8 (256, 256, 3) True" if "Cheetah" in name else "uint8 ("), shown
 
 
 def test_threads_change_no_step() -> None:

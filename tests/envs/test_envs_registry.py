@@ -1,7 +1,6 @@
 """Environments by name: makers, vector environments, unknown names, identity, and the return that counts as learned."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
 from rlhf_ray.envs.checked import CheckedVectorEnv
 from rlhf_ray.envs.registry import THRESHOLDS, identity_of, reward_threshold
+from tests.command_line import run_python
 
 
 def test_register_is_idempotent() -> None:
@@ -285,8 +285,8 @@ def test_procgen_is_imported_late_and_silently() -> None:
         "import sys, rlhf_ray.envs as e; assert not {'procgen', 'gym', 'ray'} & sys.modules.keys();"
         "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gym.spaces.Discrete(2)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = run_python(program)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_an_id_that_a_script_registered_is_known_where_the_environment_is_made() -> None:

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
-from tests.browsers import chromium
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, Served, served
 from tests.labelling.office import Office
@@ -22,12 +21,6 @@ from tests.labelling.office import Office
 def anyio_backend() -> str:
     """The event loop of tests that are coroutines."""
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

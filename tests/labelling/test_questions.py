@@ -13,15 +13,9 @@ from rlhf_ray.labelling import messages as module
 from rlhf_ray.labelling.messages import Lease, Leases
 from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue, Shown
 from rlhf_ray.settings import LabellingSettings
+from tests.made_up import Clock
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from rlhf_ray.data.places import JOB
 from rlhf_ray.labelling.serve import links
 from rlhf_ray.labelling.sessions import LASTS_S, LONGEST_NAME, Person, Sessions, invitation
 from rlhf_ray.settings import LabellingSettings
+from tests.command_line import fails_with
 
 
 def test_a_token_is_exchanged_for_its_person_and_no_other(sessions):
@@ -173,17 +174,11 @@ def test_the_command_shows_links_makes_new_ones_and_shuts_out(tmp_path, capsys, 
     assert sessions.people["ada"].token not in shown
     assert Sessions.load(tmp_path / "labelling.json").link("ada", "http://127.0.0.1:9000") in shown
     for words, problem in ((["--revoke", "bob"], "has no annotator 'bob'"), (["--help-me"], "")):
-        with pytest.raises(SystemExit):
-            cli.main(["links", str(tmp_path), *words])
-        assert problem in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["links", str(tmp_path / "none")])
-    assert "No links found" in capsys.readouterr().err
+        assert problem in fails_with(capsys, "links", tmp_path, *words)
+    assert "No links found" in fails_with(capsys, "links", tmp_path / "none")
     # A job's output is everybody's who has the cluster's token.
     monkeypatch.setenv(JOB, "{}")
-    with pytest.raises(SystemExit):
-        cli.main(["links", str(tmp_path)])
-    assert "job's output" in capsys.readouterr().err
+    assert "job's output" in fails_with(capsys, "links", tmp_path)
     (line,) = invitation({"ada": "http://127.0.0.1:9000/#token=secret"}, tmp_path)
     assert "http://127.0.0.1:9000" in line
     assert "secret" not in line

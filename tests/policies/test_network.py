@@ -140,7 +140,11 @@ def _features(network: ActorCriticNetwork | SoftActorCriticNetwork, seen: torch.
 @pytest.mark.parametrize("agent", ["ppo", "sac"])
 def test_numbers_with_formal_bounds_are_scaled_by_what_was_seen_and_others_by_their_bounds(agent: str) -> None:
     space = gym.spaces.Box(LOW, HIGH)
-    network = ActorCriticNetwork(space, TWO, PolicyShape()) if agent == "ppo" else _sac(space)
+    network = (
+        ActorCriticNetwork(space, TWO, PolicyShape())
+        if agent == "ppo"
+        else SoftActorCriticNetwork(space, TWO, (8,), 0.1)
+    )
     rng = np.random.default_rng(0)
     seen = torch.as_tensor(
         rng.normal(0, [1, 0.7, 50, 3, 2], (4_000, 5)) + np.array([0, 0, 0, 1e3, 0]), dtype=torch.float32
@@ -181,7 +185,3 @@ def test_nothing_overflows_in_the_widest_bounds_before_anything_was_seen() -> No
     space = gym.spaces.Box(np.array([-most, 0, -most]), np.array([most, most, 1e300]), dtype=np.float64)
     network = ActorCriticNetwork(space, TWO, PolicyShape())
     assert torch.isfinite(_features(network, torch.ones(2, 3))).all()
-
-
-def _sac(space: gym.spaces.Box) -> SoftActorCriticNetwork:
-    return SoftActorCriticNetwork(space, TWO, (8,), 0.1)

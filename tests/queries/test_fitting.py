@@ -21,6 +21,7 @@ from rlhf_ray.rllib.starting import check_reward
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
+from tests.command_line import fails_with
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
 
 PENDULUM: dict[str, Any] = {
@@ -34,14 +35,6 @@ def labels(folder: Path, n: int = 150, **spaces: Any) -> Path:
     """A store of labels that the oracle gave."""
     PreferenceStore(folder).commit(some_comparisons(n, 6, seed=1, **spaces), annotator="oracle")
     return folder
-
-
-def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as error:
-        cli.main(["fit", *map(str, words)])
-    assert error.value.code == 2
-    printed = capsys.readouterr()
-    return printed.out + printed.err
 
 
 @pytest.mark.slow
@@ -196,17 +189,21 @@ def test_a_store_by_itself_has_no_environment_and_one_can_be_given(tmp_path, cap
     assert unknown.action_space != PENDULUM["actions"]
     with pytest.raises(SettingError, match="or fit it again with --environment"):
         check_reward(unknown, PENDULUM["observations"], PENDULUM["actions"], unknown.settings, "unknown")
-    assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
-    assert "FrozenLake" in fails_with(capsys, store, "--out", out, "--environment", "FrozenLake-v1")
-    assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
-    assert "not a preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
+    assert "Pendulum-v9" in fails_with(capsys, "fit", store, "--out", out, "--environment", "Pendulum-v9")
+    assert "FrozenLake" in fails_with(capsys, "fit", store, "--out", out, "--environment", "FrozenLake-v1")
+    assert "observations of shape (3,)" in fails_with(
+        capsys, "fit", store, "--out", out, "--environment", "MountainCar-v0"
+    )
+    assert "not a preference store" in fails_with(capsys, "fit", tmp_path, "--out", out, "--environment", "Pendulum-v1")
     assert not out.exists()
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "5"])
     printed = capsys.readouterr()
     assert "150 labels" in printed.out
     assert printed.err == ""
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "6"])  # once more
-    assert "is not a reward model" in fails_with(capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1")
+    assert "is not a reward model" in fails_with(
+        capsys, "fit", store, "--out", tmp_path, "--environment", "Pendulum-v1"
+    )
     assert int(RewardEnsemble.load(out).version) == 1
 
 

@@ -96,7 +96,7 @@ def test_state_and_next_state_have_weights_of_their_own() -> None:
 @pytest.mark.parametrize("members", [1, 4])
 def test_stacked_networks_compute_what_separate_ones_do(members, hidden, activation):
     torch.manual_seed(0)
-    stacked = StackedMLP(members, 6, hidden, activation)
+    stacked = StackedMLP(RewardModelSettings(ensemble_size=members, hidden=hidden, activation=activation), 6)
     inputs = torch.randn(members, 9, 6)
     rewards = stacked(inputs)
     assert rewards.shape == (members, 9)

@@ -256,10 +256,6 @@ def test_of_a_pair_that_is_twice_in_one_batch_the_later_answer_counts() -> None:
     assert same(once, twice)
 
 
-def _one_step() -> tuple[Any, ...]:
-    return np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float32), np.ones((1, 3), np.float32), np.array([False])
-
-
 def test_where_chance_held_everything_out_all_of_it_is_fitted() -> None:
     trainer = trainer_of(SMALL, some_comparisons(3), held_out_share=0.999)
     before = trainer.ensemble.state()
@@ -280,7 +276,8 @@ def test_a_constant_reward_is_normalised_to_numbers() -> None:
         for parameter in trainer.ensemble.networks.parameters():
             parameter.zero_()
     trainer.fit(1)
-    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
+    step = np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float32), np.ones((1, 3), np.float32), np.array([False])
+    assert np.isfinite(trainer.ensemble.predict(*step)).all()
 
 
 MASKED: dict[str, Any] = {"dropout": 0.4, "batch_norm": True}

@@ -11,7 +11,7 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
-from rlhf_ray import cli, tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -26,6 +26,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.runs.record import RecordingPlan, record
 from rlhf_ray.settings import PPOSettings
+from tests.command_line import fails_with
 from tests.whole_runs import small
 
 
@@ -190,9 +191,7 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
 
 
 def test_what_an_expert_does_not_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["train", "cartpole", "--true-reward", "--reference", "--callback", "mine:Mine"])
-    said = capsys.readouterr().err
+    said = fails_with(capsys, "train", "cartpole", "--true-reward", "--reference", "--callback", "mine:Mine")
     assert "--true-reward trains on the true reward alone, without a ring; leave out --reference, --callback." in said
 
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -34,6 +33,8 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interpret import steps_of_run
 from rlhf_ray.runs.policies import named_agent, newest_policy
 from rlhf_ray.settings import PPOSettings
+from tests.command_line import fails_with
+from tests.made_up import Planted
 from tests.whole_runs import running
 
 COMMANDS = (
@@ -56,16 +57,6 @@ def run(trained_run, tmp_path, monkeypatch):
     monkeypatch.setattr(signed, "_trusted", set())
     shutil.copytree(trained_run.path, tmp_path / "run")
     return RunFolder.open(tmp_path / "run")
-
-
-class Planted:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, file: Path):
-        self.file = file
-
-    def __reduce__(self):
-        return Path.touch, (self.file,)
 
 
 @pytest.fixture
@@ -96,9 +87,7 @@ def test_what_needs_pickles_asks_before_it_opens_them(run, planted, capsys):
         with pytest.raises(SettingError, match="has pickles"):
             algorithm.restore_from_path(str(checkpoint / "learner_group"), component="learner_group")
     _extend(run)
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--resume", str(run.path)])
-    assert f"--allow-pickle {run.path}" in capsys.readouterr().err.splitlines()[-1]
+    assert f"--allow-pickle {run.path}" in fails_with(capsys, "train", "--resume", run.path).splitlines()[-1]
     shutil.rmtree(checkpoint / POLICY)
     for load in (load_policy, agent_of, policy_weights):
         with pytest.raises(SettingError, match="has pickles"):
@@ -123,7 +112,7 @@ def test_the_policy_is_the_one_in_the_pickle(run):
     np.testing.assert_array_equal(kept.best(observations), pickled.best(observations))
 
 
-BOX = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
 class Own(DefaultPPOTorchRLModule):
@@ -133,8 +122,8 @@ class Own(DefaultPPOTorchRLModule):
 @pytest.mark.parametrize(
     ("spec", "actions"),
     [
-        (policy_spec(PPOSettings(hidden=(8,), memory="gru", memory_units=5)), gymnasium.spaces.Discrete(3)),
-        (policy_spec(PPOSettings(hidden=(8,), normalize_observations=True)), gymnasium.spaces.MultiDiscrete([2, 3])),
+        (policy_spec(PPOSettings(hidden=(8,), memory="gru", memory_units=5)), gym.spaces.Discrete(3)),
+        (policy_spec(PPOSettings(hidden=(8,), normalize_observations=True)), gym.spaces.MultiDiscrete([2, 3])),
         (sac_spec((8, 8), 0.5), BOX),
         (RLModuleSpec(DefaultPPOTorchRLModule, model_config=DefaultModelConfig(fcnet_hiddens=[8])), BOX),
         (RLModuleSpec(Own, model_config=DefaultModelConfig(fcnet_hiddens=[8])), BOX),

@@ -16,13 +16,13 @@ import psutil
 import pytest
 from ray import tune
 
-from rlhf_ray import cli
 from rlhf_ray.cli import presets
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import load_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, apply, strategies, sweep
+from tests.command_line import fails_with
 from tests.made_up import wait_for
 from tests.whole_runs import running, small
 
@@ -194,7 +194,4 @@ def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(tmp_path,
         (["train", str(tmp_path / "bad.json")], "Can't read settings"),
         (["train", str(tmp_path / "none.json")], "Can't read settings"),
     ):
-        with pytest.raises(SystemExit) as error:
-            cli.main(words)
-        assert error.value.code == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(fails_with(capsys, *words).split())

@@ -1,6 +1,5 @@
 """How many files of this package one iteration touches, and that a synchronous run on one machine starts no process."""
 
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, RewardModelSettings
+from tests.command_line import run_python
 from tests.whole_runs import running
 
 PACKAGE = f"{Path(rlhf_ray.__file__).parent}/"
@@ -109,11 +109,7 @@ assert not psutil.Process().children(recursive=True)
 
 @pytest.mark.slow
 def test_neither_training_nor_checkpoints_nor_evaluation_start_ray(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert "gputil" not in done.stderr
+    assert "gputil" not in run_python(SCRIPT, tmp_path / "run").stderr
 
 
 def test_ray_is_needed_where_there_is_more_than_one_process() -> None:

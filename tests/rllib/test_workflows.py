@@ -25,6 +25,7 @@ from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
+from tests.command_line import fails_with
 from tests.made_up import labels_in, some_comparisons
 from tests.whole_runs import running, small
 
@@ -82,14 +83,6 @@ class Watching(Callback):
 def go(path: Path, experiment: Experiment, start: Start, **options: Any) -> tuple[RunFolder, Outcome]:
     folder = new_run(path, experiment, start)
     return folder, train(folder, evaluation_episodes=2, **options)
-
-
-def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as error:
-        cli.main([str(word) for word in words])
-    assert error.value.code == 2
-    printed = capsys.readouterr()
-    return printed.out + printed.err
 
 
 @pytest.mark.slow

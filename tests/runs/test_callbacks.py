@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rlhf_ray import cli
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.cli import main
 from rlhf_ray.cli.train import _callbacks
@@ -26,6 +25,7 @@ from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings
 from tests.actors.rings import at, ring_in
+from tests.command_line import fails_with
 from tests.made_up import wait_for
 from tests.whole_runs import small
 
@@ -160,9 +160,7 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
         (["my_listeners:Nobody"], "my_listeners.py has no Nobody"),
         (["Mine"], "it must be module:Name"),
     ):
-        with pytest.raises(SystemExit):
-            cli.main(["train", "pendulum", "--callback", *words, "--run-dir", str(tmp_path / "new")])
-        assert said in capsys.readouterr().err
+        assert said in fails_with(capsys, "train", "pendulum", "--callback", *words, "--run-dir", tmp_path / "new")
         assert not (tmp_path / "new").exists()
     (mine,) = _callbacks(["my_listeners:Mine"], folder)  # typed by now
     assert isinstance(mine, Callback)
@@ -232,6 +230,4 @@ def test_nothing_is_asked_during_a_pause_and_the_labels_are_made_up_for_after_it
 
 
 def test_only_a_run_can_be_paused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["pause", str(tmp_path)])
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "is not a run folder" in fails_with(capsys, "pause", tmp_path)

@@ -17,6 +17,7 @@ from rlhf_ray.runs.new_run import extended
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
+from tests.command_line import fails_with
 from tests.made_up import some_comparisons, wait_for
 from tests.whole_runs import options, small
 
@@ -151,9 +152,7 @@ def test_a_complete_run_goes_on_from_the_command_line(tmp_path: Path, capsys: py
             "only total_env_steps and preferences.comparisons may grow",
         ),
     ):
-        with pytest.raises(SystemExit):
-            cli.main([*resume, *words])
-        assert re.search(said, capsys.readouterr().err)
+        assert re.search(said, fails_with(capsys, *resume, *words))
     cli.main([*resume, "--total-env-steps", str(500 + 4 * 600), "--preferences.comparisons", "60", *more])
     folder = RunFolder(run)
     assert folder.finished()

@@ -16,13 +16,6 @@ from rlhf_ray.runs.progress import Counting, Labelled, ProgressBars, Waits
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
-    return clock
-
-
 def wait(seconds: float, quiet: float = 0.0) -> PeopleWait:
     return PeopleWait(3, 10, seconds, quiet)
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray import cli
 from rlhf_ray.data.comparisons import Comparisons, pair_id
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
+from tests.command_line import fails_with
 from tests.made_up import CHOICES, some_comparisons, some_fragments
 from tests.store.test_commands import run
 
@@ -114,10 +114,8 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(t
     for load in (store.load, lambda: store.since(0), lambda: store.snapshot().gather(np.arange(2))):
         with pytest.raises(ValueError, match=f"rlhf-ray store undo {path}"):
             load()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["fit", str(path), "--environment", "Pendulum-v1", "--out", str(tmp_path / "fit")])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    said = fails_with(capsys, "fit", path, "--environment", "Pendulum-v1", "--out", tmp_path / "fit")
+    (line,) = said.splitlines()
     assert f"rlhf-ray store undo {path}" in line
     (problem,) = store.verify().problems
     assert f"rlhf-ray store undo {path}" in problem

@@ -26,6 +26,12 @@ def picture(name: str = "p", colour: int = 0, film: bool = False) -> Picture:
     return Picture(name, buffer.getvalue(), f"the `{name}` picture")
 
 
+def check_of(section: Section, name: str) -> Check:
+    """The one check whose name begins so."""
+    (check,) = (check for check in section.checks if check.name.startswith(name))
+    return check
+
+
 def mean(value: float) -> MeanEstimate:
     return MeanEstimate(value, None, None)
 

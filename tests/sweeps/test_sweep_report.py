@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rlhf_ray.settings import Experiment, to_json
-from rlhf_ray.study.section import Check, Section
+from rlhf_ray.study.section import Section
 from rlhf_ray.sweeps import report
 from rlhf_ray.sweeps.results import SweepOutcome
+from tests.study.parts import check_of
 
 
 def trial(name: str, objective: float | None, status: str = "finished", **settings: Any) -> dict[str, Any]:
@@ -47,11 +48,6 @@ PLAN: dict[str, Any] = {
 
 def section_of(**changes: Any) -> Section:
     return report.section_of(SweepOutcome(**{"plan": PLAN, "trials": TRIALS, "complete": True} | changes))
-
-
-def check_of(section: Section, name: str) -> Check:
-    (check,) = (check for check in section.checks if check.name.startswith(name))
-    return check
 
 
 def test_it_shows_the_best_and_all_trials() -> None:

@@ -10,16 +10,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import PRESETS, TEACHERS, Oracle, SimulatedTeacher, Stochastic
 from tests.made_up import some_fragments
-
-
-def _pairs(differences: list[float]) -> Pairs:
-    """Pairs whose true returns differ by ``differences``, left minus right."""
-    n = len(differences)
-    clips = some_fragments(2 * n, 2)
-    rewards = np.zeros((2 * n, 2))
-    rewards[:n, 1] = differences
-    clips = dataclasses.replace(clips, rewards=rewards)
-    return Pairs(clips[:n], clips[n:], tuple(str(i) for i in range(n)))
+from tests.teachers.pairs import pairs_of
 
 
 def _rng() -> np.random.Generator:
@@ -27,7 +18,7 @@ def _rng() -> np.random.Generator:
 
 
 def test_the_oracle_prefers_the_larger_true_return_and_calls_exact_ties_equal() -> None:
-    answers = Oracle().answer(_pairs([2.0, -1e-9, 0.0, 1e-9, -50.0]), _rng())
+    answers = Oracle().answer(pairs_of([2.0, -1e-9, 0.0, 1e-9, -50.0]), _rng())
     assert answers.tolist() == [1.0, 0.0, 0.5, 1.0, 0.0]
     assert answers.dtype == np.float32
 
@@ -38,7 +29,7 @@ def test_the_stochastic_teacher_prefers_left_as_often_as_the_sigmoid_says(
     rationality: float, difference: float
 ) -> None:
     n = 20_000
-    answers = Stochastic(rationality).answer(_pairs([difference] * n), _rng())
+    answers = Stochastic(rationality).answer(pairs_of([difference] * n), _rng())
     assert set(answers.tolist()) <= {0.0, 1.0}
     assert answers.dtype == np.float32
     chance = 1 / (1 + np.exp(-rationality * difference))
@@ -48,7 +39,7 @@ def test_the_stochastic_teacher_prefers_left_as_often_as_the_sigmoid_says(
 @pytest.mark.parametrize("rationality", [1e9, float("inf")])
 def test_large_rationality_is_the_oracle_except_for_ties_which_are_a_coin(rationality: float) -> None:
     with np.errstate(all="raise", under="ignore"):
-        answers = Stochastic(rationality).answer(_pairs([1.0] * 50 + [-1.0] * 50 + [0.0] * 1000), _rng())
+        answers = Stochastic(rationality).answer(pairs_of([1.0] * 50 + [-1.0] * 50 + [0.0] * 1000), _rng())
     assert (answers[:50] == 1).all()
     assert (answers[50:100] == 0).all()
     assert 400 < answers[100:].sum() < 600
@@ -102,7 +93,7 @@ def _rewards(left: list[list[float]], right: list[list[float]], recent: float | 
 
 def test_mistakes_reverse_their_share_of_the_answers_but_no_ties() -> None:
     n = 20_000
-    answers = SimulatedTeacher(mistake=0.2).answer(_pairs([1.0] * n + [0.0] * 100), _rng())
+    answers = SimulatedTeacher(mistake=0.2).answer(pairs_of([1.0] * n + [0.0] * 100), _rng())
     assert set(answers[:n].tolist()) == {0.0, 1.0}
     assert abs((answers[:n] == 0).mean() - 0.2) < 4 * np.sqrt(0.2 * 0.8 / n)
     assert (answers[n:] == 0.5).all()
@@ -110,10 +101,10 @@ def test_mistakes_reverse_their_share_of_the_answers_but_no_ties() -> None:
 
 def test_the_mistakes_of_a_stochastic_teacher_come_on_top() -> None:
     n, p = 20_000, 1 / (1 + np.exp(-0.5))
-    answers = SimulatedTeacher(rationality=0.5, mistake=0.3).answer(_pairs([1.0] * n), _rng())
+    answers = SimulatedTeacher(rationality=0.5, mistake=0.3).answer(pairs_of([1.0] * n), _rng())
     chance = 0.7 * p + 0.3 * (1 - p)
     assert abs(answers.mean() - chance) < 4 * np.sqrt(chance * (1 - chance) / n)
-    soft = SimulatedTeacher(rationality=0.5, mistake=0.3, soft=True).answer(_pairs([1.0, -1.0, 0.0]), _rng())
+    soft = SimulatedTeacher(rationality=0.5, mistake=0.3, soft=True).answer(pairs_of([1.0, -1.0, 0.0]), _rng())
     assert np.allclose(soft, [chance, 1 - chance, 0.5])
 
 

@@ -35,10 +35,6 @@ def _rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def _turned(pairs: Pairs) -> Pairs:
-    return dataclasses.replace(pairs, left=pairs.right, right=pairs.left)
-
-
 def test_close_pairs_are_decided_by_the_feature_and_all_others_by_the_return() -> None:
     margins = np.random.default_rng(5).uniform(-0.3, 0.3, 2000)
     pairs = pairs_of((40.0 * margins).tolist(), 40.0)
@@ -58,7 +54,8 @@ def test_systematic_errors_are_the_same_every_time_and_on_either_side() -> None:
     pairs = pairs_of([0.05, -0.05, 0.0] * 200)
     answers = Systematic().answer(pairs, _rng())
     assert np.array_equal(answers, Systematic().answer(pairs, _rng(1)))
-    assert np.array_equal(answers, 1 - Systematic().answer(_turned(pairs), _rng(2)))
+    turned = dataclasses.replace(pairs, left=pairs.right, right=pairs.left)
+    assert np.array_equal(answers, 1 - Systematic().answer(turned, _rng(2)))
     one_by_one = [float(Systematic().answer(pairs[i : i + 1], _rng(i))[0]) for i in range(len(pairs))]
     assert answers.tolist() == one_by_one
     drawn = _rng()

@@ -26,7 +26,7 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelS
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Drawn, Walk
-from tests.wrappers.walking import act, make
+from tests.wrappers.walking import VARIABLE, act, make
 
 
 class Views(gym.Env[Any, Any]):
@@ -112,7 +112,7 @@ def test_episode_statistics_are_of_the_true_reward(in_process: SimpleNamespace) 
 
 @pytest.mark.slow
 def test_what_is_asked_about_is_what_the_agent_did(in_process: SimpleNamespace) -> None:
-    with make(Walk((20, 7), terminates=True), preferences=_variable()) as env:
+    with make(Walk((20, 7), terminates=True), preferences=VARIABLE) as env:
         act(env, 3_000)
     clips = [clips.fragments for clips in in_process.rings[0].clips]
     assert len(clips) == 3_000 // WINDOW
@@ -127,10 +127,6 @@ def test_what_is_asked_about_is_what_the_agent_did(in_process: SimpleNamespace) 
         assert np.array_equal(fragments.terminated, steps[:, -1] == lengths)
     assert sum(fragments.terminated.sum() for fragments in clips) > 10
     assert [fragments.policy_versions[0] for fragments in clips] == list(range(6))
-
-
-def _variable() -> PreferenceSettings:
-    return PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, allow_variable_horizon=True)
 
 
 def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_process: SimpleNamespace) -> None:

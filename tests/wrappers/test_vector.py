@@ -17,8 +17,8 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, SettingError
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from tests.envs.test_shared_arrays import Scribbles, ScribblesTogether, check
 from tests.made_up import Walk
-from tests.wrappers.test_single import Missions, Views, _variable
-from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL
+from tests.wrappers.test_single import Missions, Views
+from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL, VARIABLE
 from tests.wrappers.walking import act as act_in_one
 from tests.wrappers.walking import make as make_one
 
@@ -32,7 +32,7 @@ def make(mode: AutoresetMode, envs: Any = None, **arguments: Any) -> HumanPrefer
     defaults: dict[str, Any] = {
         "total_env_steps": 2_500,
         "fragments": FRAGMENTS,
-        "preferences": _variable(),
+        "preferences": VARIABLE,
         "reward_model": REWARD_MODEL,
     }
     return HumanPreferencesVectorEnv(envs, **(defaults | arguments))

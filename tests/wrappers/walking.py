@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from tests.made_up import Walk
 
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=400, pool=200)
 PREFERENCES = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4)
+VARIABLE = replace(PREFERENCES, allow_variable_horizon=True)
 REWARD_MODEL = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=20, updates=5)
 
 

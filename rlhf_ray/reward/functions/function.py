@@ -98,8 +98,7 @@ class RewardFunction(ABC):
     def __call__(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of ``n`` steps, ``[n]`` float64: `combine` of `members`, whose arguments it takes."""
         members = torch.as_tensor(self.members(observations, actions, next_observations, terminated))
-        rewards: FloatArray = self.combine(members).numpy()
-        return rewards
+        return self.combine(members).numpy()
 
     def stateful(self) -> list[nn.Module]:
         """Return the modules that may keep statistics or other state of what they saw: all that are attributes."""
@@ -182,12 +181,15 @@ class RewardFunction(ABC):
 
     def tensors(self, steps: Transitions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Convert ``steps`` to the arguments of `forward`: new tensors, without gradients yet."""
-        return (
-            torch.as_tensor(np.array(steps.observations, np.float32)),
-            self.action_inputs(steps.actions),
-            torch.as_tensor(np.array(steps.next_observations, np.float32)),
-            torch.as_tensor(np.array(steps.terminated, np.float32)),
+        return self._tensors(steps.observations, steps.actions, steps.next_observations, steps.terminated)
+
+    def _tensors(
+        self, observations: Array, actions: Array, next_observations: Array, terminated: Array
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        before, after, ended = (
+            torch.as_tensor(np.array(array, np.float32)) for array in (observations, next_observations, terminated)
         )
+        return before, self.action_inputs(actions), after, ended
 
     def layers(self) -> dict[str, nn.Module]:
         """Return the layers by name, in order; `forward` runs them, so hooks see their outputs. Empty without layers."""
@@ -238,17 +240,13 @@ class TorchReward(RewardFunction):
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
     ) -> FloatArray:
         """Compute `members` of so few steps that they fit one pass."""
-        rewards: FloatArray = (
-            self.member_tensor(
-                torch.as_tensor(np.array(observations, np.float32)),
-                self.action_inputs(actions),
-                torch.as_tensor(np.array(next_observations, np.float32)),
-                torch.as_tensor(np.array(terminated, np.float32)),
-            )
-            .double()
-            .numpy()
-        )
-        return rewards
+        steps = self._tensors(observations, actions, next_observations, terminated)
+        return self.member_tensor(*steps).double().numpy()
+
+    def _choices(self, one_hot: Tensor) -> Tensor:
+        """Return the discrete actions of which `action_inputs` made ``one_hot``, numbered from 0: ``[n, *action_shape]``."""
+        parts: tuple[Tensor, ...] = torch.split(one_hot, list(choices_of(self.action_space)), 1)
+        return torch.stack([part.argmax(1) for part in parts], 1).reshape(-1, *(self.action_space.shape or ()))
 
     def layers(self) -> dict[str, nn.Module]:
         """Return the layers by name: modules without children, in the order of their definition."""
@@ -313,21 +311,15 @@ class EnsembleReward(TorchReward):
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute each member's normalised reward, ``[members, n]`` float64, from the arrays as they are: images stay bytes."""
         steps = (observations, actions, next_observations, terminated)
-        rewards: FloatArray = (
-            self.module.member_rewards(*(torch.as_tensor(np.array(step)) for step in steps)).double().numpy()
-        )
-        return rewards
+        return self.module.member_rewards(*(torch.as_tensor(np.array(step)) for step in steps)).double().numpy()
 
     def member_tensor(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
         """Compute each member's normalised reward, ``[members, n]``."""
-        choices = choices_of(self.action_space)
-        if self._own_network and choices and actions.is_floating_point():
+        if self._own_network and choices_of(self.action_space) and actions.is_floating_point():
             start = torch.as_tensor(np.asarray(self.action_space.start))  # type: ignore[attr-defined]
-            parts: tuple[Tensor, ...] = torch.split(actions, list(choices), 1)
-            chosen = torch.stack([part.argmax(1) for part in parts], 1)
-            actions = chosen.reshape(len(chosen), *(self.action_space.shape or ())) + start
+            actions = self._choices(actions) + start
         frames = torch.stack([observations, next_observations], 1)
         inputs = self.module.networks.encode(frames, actions.unsqueeze(1), terminated)
         raw: Tensor = self.module.networks(inputs).squeeze(-1)

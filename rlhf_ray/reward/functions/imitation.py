@@ -114,11 +114,6 @@ class ImitationReward(TorchReward):
         rewards: Tensor = net(*seen)
         return rewards[None]
 
-    def _choices(self, one_hot: Tensor) -> Tensor:
-        """The actions of `action_inputs`, numbered from 0, ``[n, *action_shape]``."""
-        parts = torch.split(one_hot, list(choices_of(self.action_space)), 1)
-        return torch.stack([part.argmax(1) for part in parts], 1).reshape(-1, *(self.action_space.shape or ()))
-
     def fresh(self, seed: int) -> RewardFunction | None:
         """Return the same network with new weights; None if a layer can't draw its weights anew."""
         untrained = ImitationReward(self.module, f"{self.name}, untrained")

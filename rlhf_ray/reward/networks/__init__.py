@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -152,7 +153,7 @@ def members_of(net: nn.Module, settings: RewardModelSettings) -> list[nn.Module]
             f"reward_model.network is {settings.network!r}, an ensemble of {len(members)}, but reward_model.ensemble_size is "
             f"{settings.ensemble_size}: set it to {len(members)}."
         )
-    weight = float(getattr(settings, "deviation_weight", 0.0))
+    weight = float(settings.deviation_weight)
     ours = alpha * math.sqrt(len(members) / (len(members) - 1))  # imitation divides the variance by n - 1
     if not math.isclose(ours, weight, rel_tol=1e-3):
         raise SettingError(
@@ -209,15 +210,13 @@ def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any]
 def _inner_network(
     observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> Any:
-    offered: Mapping[str, Any] = {
-        "observation_space": observation_space,
-        "action_space": action_space,
-        "settings": settings,
-    }
     name = settings.network
+    make = partial(
+        NETWORKS.make, name, observation_space=observation_space, action_space=action_space, settings=settings
+    )
+    first = make()
     if name in NETWORKS.parts or ":" not in name:
-        return NETWORKS.make(name, **offered)
-    first = NETWORKS.make(name, **offered)
+        return first
     if not isinstance(first, nn.Module):
         raise SettingError(
             f"reward_model.network is {name!r}, which returns {first!r}: it must return a torch.nn.Module."
@@ -231,7 +230,7 @@ def _inner_network(
             )
         members = members_of(first, settings) if is_reward_net(first) else None
         if members is None:
-            members = [first, *(NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))]
+            members = [first, *(make() for _ in range(settings.ensemble_size - 1))]
         steps = (RewardNetStep(member) if is_reward_net(member) else member for member in members)
         network = PerStep(steps, observation_space)
     _try_out(network, observation_space, action_space, settings)
@@ -296,13 +295,9 @@ def _check_history(network: Any, whole: tuple[Tensor, Tensor, Tensor], rewards: 
             return
         for step in range(actions.shape[1]):
             try:
-                alone = network.encode(
-                    *(
-                        value.clone()
-                        for value in (observations[:, step : step + 2], actions[:, step : step + 1], terminated)
-                    )
-                )
-                same = _alike(network(alone)[..., 0], rewards[..., step])
+                alone = observations[:, step : step + 2], actions[:, step : step + 1], terminated
+                again = network(network.encode(*(value.clone() for value in alone)))
+                same = _alike(again[..., 0], rewards[..., step])
             except Exception as error:
                 message = str(error).splitlines()[0] if str(error) else repr(error)
                 raise SettingError(

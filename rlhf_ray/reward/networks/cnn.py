@@ -85,7 +85,7 @@ class CNN(nn.Module):
         self.encode_action = ActionEncoder(action_space)
         self.convolutions, inputs, self.images_at_once = convolutions_of(observation_space, settings)
         inputs += (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
-        self.head = StackedMLP.of(settings, inputs)
+        self.head = StackedMLP(settings, inputs)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``features`` ``[n, length, inputs]`` float32 and, if the network sees states, ``frames``: the observations."""
@@ -304,7 +304,8 @@ def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tens
     pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
     for member in members:
         first, *layers = member.children()
-        end = max((number for number, layer in enumerate(layers, 1) if _convolves(layer)), default=0)
+        convolving = (any(isinstance(module, nn.Conv2d) for module in layer.modules()) for layer in layers)
+        end = max((number for number, convolves in enumerate(convolving, 1) if convolves), default=0)
         while end < len(layers) and isinstance(layers[end], (*ELEMENTWISE, ImageMean)):
             end += 1
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
@@ -318,7 +319,3 @@ def _first(layer: nn.Module, pixels: Tensor) -> Tensor:
     if not isinstance(layer, nn.Conv2d):
         return torch.as_tensor(layer(pixels * SCALE))
     return nn.functional.conv2d(pixels, layer.weight * SCALE, layer.bias, layer.stride, layer.padding)
-
-
-def _convolves(layer: nn.Module) -> bool:
-    return any(isinstance(module, nn.Conv2d) for module in layer.modules())

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -120,47 +121,26 @@ class StackedBatchNorm(nn.Module):
 
 
 class StackedMLP(nn.Module):
-    """``members`` multilayer perceptrons, each with a scalar output.
+    """Multilayer perceptrons, one for each member, each with a scalar output.
 
     Args:
+        settings: members and hidden layers.
+        inputs: number of inputs.
         outputs: number of outputs; with more than one, `forward` keeps their axis.
     """
 
-    def __init__(
-        self,
-        members: int,
-        inputs: int,
-        hidden: tuple[int, ...],
-        activation: Activation,
-        *,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
-        outputs: int = 1,
-    ):
+    def __init__(self, settings: RewardModelSettings, inputs: int, outputs: int = 1):
         super().__init__()
-        layers: list[nn.Module] = []
-        for size_in, size_out in zip((inputs, *hidden), hidden, strict=False):
+        members, layers = settings.ensemble_size, list[nn.Module]()
+        for size_in, size_out in pairwise((inputs, *settings.hidden)):
             layers.append(StackedLinear(members, size_in, size_out))
-            if batch_norm:
+            if settings.batch_norm:
                 layers.append(StackedBatchNorm(members, size_out))
-            layers.append(ACTIVATIONS[activation]())
-            if dropout:
-                layers.append(nn.Dropout(dropout))
-        self.layers = nn.Sequential(*layers, StackedLinear(members, hidden[-1], outputs))
+            layers.append(ACTIVATIONS[settings.activation]())
+            if settings.dropout:
+                layers.append(nn.Dropout(settings.dropout))
+        self.layers = nn.Sequential(*layers, StackedLinear(members, settings.hidden[-1], outputs))
         self.outputs = outputs
-
-    @classmethod
-    def of(cls, settings: RewardModelSettings, inputs: int, outputs: int = 1) -> StackedMLP:
-        """Build the layers that the settings describe, for ``inputs`` numbers."""
-        return cls(
-            settings.ensemble_size,
-            inputs,
-            settings.hidden,
-            settings.activation,
-            dropout=settings.dropout,
-            batch_norm=settings.batch_norm,
-            outputs=outputs,
-        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``[members, batch, inputs]`` to ``[members, batch]``; several outputs: ``[members, batch, outputs]``."""
@@ -207,16 +187,12 @@ class NormalisedInputs(nn.Module):
         fits: scalar int64: how often the statistics were updated; 0: mean 0 and variance 1.
     """
 
-    mean: Tensor
-    variance: Tensor
-    fits: Tensor
-
     def __init__(self, size: int, how: InputNormalisation):
         super().__init__()
         self.size, self.how = size, how
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("variance", torch.ones(size))
-        self.register_buffer("fits", torch.zeros((), dtype=torch.int64))
+        self.mean: Tensor = nn.Buffer(torch.zeros(size))
+        self.variance: Tensor = nn.Buffer(torch.ones(size))
+        self.fits: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def observe(self, features: Tensor) -> None:
         """Update the statistics by the features ``[…, at least size]`` of all steps compared so far."""
@@ -291,7 +267,7 @@ class MLP(VectorInputs):
         self, observation_space: gym.spaces.Box, action_space: gym.Space[object], settings: RewardModelSettings
     ):
         super().__init__(observation_space, action_space, settings)
-        self.head = StackedMLP.of(settings, self.inputs)
+        self.head = StackedMLP(settings, self.inputs)
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
@@ -318,7 +294,7 @@ class PerActionMLP(VectorInputs):
                 f"reward_model.network is {settings.network!r}, which has one output per action, but the actions are "
                 f"{action_space} and use_action is {settings.use_action}: use 'mlp', or discrete actions with use_action."
             )
-        self.head = StackedMLP.of(settings, self.inputs, self.encode_action.size)
+        self.head = StackedMLP(settings, self.inputs, self.encode_action.size)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``features`` ``[n, length, inputs]`` and ``selects`` ``[n, length, outputs]``: the weight of each output."""

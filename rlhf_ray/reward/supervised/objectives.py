@@ -97,11 +97,6 @@ class TwoPartObjective(Regression):
 OBJECTIVES: Registry[Any] = Registry(
     "supervised.objective",
     RewardObjective,
-    {
-        "regression": Regression,
-        "huber": Huber,
-        "classification": Classification,
-        "two_part": TwoPartObjective,
-    },
+    {"regression": Regression, "huber": Huber, "classification": Classification, "two_part": TwoPartObjective},
 )
 """Built-in objectives by name."""

@@ -8,7 +8,6 @@ import gymnasium as gym
 import pytest
 
 from rlhf_ray.agents.recorded import record_inside
-from rlhf_ray.cli import main
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps.attribution import STEP
@@ -19,6 +18,7 @@ from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from rlhf_ray.study.step import StepContext
+from tests.command_line import fails_with
 from tests.interpret.agent.worlds import network_agent
 from tests.interpret.attribution.test_methods import VECTOR, a_callable, steps_for
 
@@ -83,9 +83,7 @@ def test_it_stands_in_the_report_about_an_agent_with_its_deletion_curve(own, tmp
 def test_a_wrong_name_is_one_line_before_the_start(own, name, words, capsys):
     with pytest.raises(SettingError, match=words):
         known_methods([name])
-    with pytest.raises(SystemExit):
-        main(["interpret", "agent", "nowhere", "--methods", name])
-    assert name in capsys.readouterr().err
+    assert name in fails_with(capsys, "interpret", "agent", "nowhere", "--methods", name)
 
 
 def test_maps_of_a_wrong_shape_are_named(own, reward, tmp_path):

@@ -55,11 +55,8 @@ def test_key_mazes_and_levels_are_layers() -> None:
 def test_any_reward_on_observations_is_evaluated_on_them() -> None:
     states = _states("CoinFlip")
     space = make_env("rlhf_ray/CoinFlip-v0").observation_space
-
-    def visible_goals(observations: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        return 1.0 - (others[1] == 3).sum(1)
-
-    learned = move_values(CallableReward(visible_goals, space, gymnasium.spaces.Discrete(4)), states, "")
+    absence = CallableReward(lambda o, a, p, d: 1.0 - (p == 3).sum(1), space, gymnasium.spaces.Discrete(4))
+    learned = move_values(absence, states, "")
     true = move_values(ground_truth("rlhf_ray/CoinFlip-v0"), states, "")
     assert np.array_equal(learned.values, true.values, equal_nan=True)  # which is why it has no test error
     assert np.nansum(true.values) == 4

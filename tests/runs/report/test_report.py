@@ -36,10 +36,10 @@ from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import REVIEWED_BY
 from rlhf_ray.study.curves import COLOURS
 from rlhf_ray.study.run import run_here
-from rlhf_ray.study.section import Check, Section
+from rlhf_ray.study.section import Section
 from tests.made_up import FORCES, VECTORS, some_comparisons
 from tests.runs.report.whole_run import ABOUT, PER_ROUND, RESULT, ROUNDS, make_run
-from tests.study.parts import Drawn
+from tests.study.parts import Drawn, check_of
 
 VOID = {"meta", "link", "img", "br", "hr", "path", "use", "rect"}
 
@@ -74,11 +74,6 @@ def sections_of(folder: Path) -> dict[str, Section]:
 def rows_of(section: Section) -> dict[str, list[Any]]:
     """All rows of a section's tables, by their first cells."""
     return {row[0]: list(row[1:]) for table in section.tables for row in table.rows}
-
-
-def check_of(section: Section, name: str) -> Check:
-    (check,) = (check for check in section.checks if check.name.startswith(name))
-    return check
 
 
 @pytest.fixture(scope="module")

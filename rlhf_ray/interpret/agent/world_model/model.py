@@ -79,10 +79,6 @@ class RecurrentWorld(nn.Module):
         about: what else is known about its making, JSON values: recording, environment, settings, …
     """
 
-    middle: Tensor
-    scale: Tensor
-    reward_bins: Tensor
-
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: WorldShape, agent: str):
         super().__init__()
         assert observation_space.shape is not None
@@ -96,9 +92,9 @@ class RecurrentWorld(nn.Module):
         self.cells = self.grid[0] * self.grid[1]
         latent = shape.groups * shape.classes
         self.size = self.cells * (shape.memory + latent)
-        self.register_buffer("middle", torch.zeros(() if self.image else seen))
-        self.register_buffer("scale", torch.ones(() if self.image else seen))
-        self.register_buffer("reward_bins", torch.linspace(-1.0, 1.0, shape.bins))
+        self.middle: Tensor = nn.Buffer(torch.zeros(() if self.image else seen))
+        self.scale: Tensor = nn.Buffer(torch.ones(() if self.image else seen))
+        self.reward_bins: Tensor = nn.Buffer(torch.linspace(-1.0, 1.0, shape.bins))
         self.encoder: nn.Module
         self.decoder: nn.Module
         if self.image:

@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from rlhf_ray.interpret.agent.panel import PanelData, write_panel
-from tests.browsers import chromium
 from tests.interpret.agent.panel.made_up import made_up
 
 Opens = Callable[..., Page]
@@ -22,12 +21,6 @@ def data() -> PanelData:
 @pytest.fixture(scope="package")
 def index(data: PanelData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_panel(data, tmp_path_factory.mktemp("panel"))
-
-
-@pytest.fixture(scope="module")  # no two of playwright's loops in one process
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
