@@ -87,8 +87,8 @@ class FusedMLPs:
         plain = not (settings.dropout or settings.batch_norm or settings.methods)
         return type(networks) is MLP and plain and networks.inputs > 0
 
-    def of_members(self, values: Tensor) -> Tensor:
-        """Return ``values [members]`` as those of each parameter, ``[size]``."""
+    def of_each(self, values: Tensor) -> Tensor:
+        """Return the value of each number's member, ``[size]``, of ``values [members]``."""
         vector = torch.empty_like(self.flat.values)
         for part in self.flat.views(vector):
             part[:] = values.view(-1, 1, 1)

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.comparisons import Changes, Pairs, stable_uniform
+from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
-from rlhf_ray.reward.choice import FEWEST, FOLDS, Choice, candidates_of, first_of
-from rlhf_ray.reward.choice import scores_of as scores_of_candidates
+from rlhf_ray.reward.choice import Chooser
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
@@ -27,8 +26,8 @@ from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, FitLabels, PassLosses, WeightAverage, make_methods
 from rlhf_ray.reward.networks import is_built_in
-from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
+from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -76,9 +75,9 @@ class RewardTrainer:
         self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
         if self.device.type == "cpu" and not takes_averages(networks := self.ensemble.networks):
             self._backward_steps = min(self._backward_steps, steps_that_fit(networks) or self._backward_steps)
-        self._choice = first_of(settings)
-        self._chosen_at = 0
-        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": self._choice.weight_decay, "fused": True}
+        self.chooser = Chooser(settings)
+        decay = self.chooser.chosen.weight_decay
+        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": decay, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
             self._fused = FusedMLPs(self.ensemble.networks, settings)
@@ -157,41 +156,30 @@ class RewardTrainer:
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
     def _choose(self, data: StackedComparisons, train: Tensor, updates: int) -> int:
-        """Let the answers choose what the settings leave open, if they are twice as many as at the last choice.
+        """Let the answers choose what the settings leave open, if it is time to. Another choice starts from new weights.
 
         Returns:
-            The gradient steps to take: those of a first fit, if the choice is a new one, which starts from new weights.
+            The gradient steps to take: after another choice, at least those of a first fit.
         """
-        candidates = candidates_of(self.settings)
-        decided = int((data.preferences[train] != 0.5).sum())
-        if self._fused is None or len(candidates) == 1 or decided < max(FEWEST, 1.8 * self._chosen_at):
+        if self._fused is None or not self.chooser.due(int((data.preferences[train] != 0.5).sum())):
             return updates
-        self._chosen_at = decided
-        folds = stable_uniform([self.comparisons.keys[row][0] for row in train.tolist()], "choice") * FOLDS
+        pairs = [self.comparisons.keys[row][0] for row in train.tolist()]
+        if not self.chooser.choose(self.ensemble, data, train, pairs, self.generator):
+            return updates
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
-            settings = replace(self.settings, ensemble_size=FOLDS * len(candidates))
-            networks = MLP(self.ensemble.observation_space, self.ensemble.action_space, settings).to(self.device)
-            again = MLP(self.ensemble.observation_space, self.ensemble.action_space, self.settings)
-        found = scores_of_candidates(
-            FusedMLPs(networks, settings), candidates, data, train, torch.as_tensor(folds.astype(np.int64)), self.generator
-        )
-        logger.info("chosen: %s", found.chosen)
-        if found.chosen == self._choice:
-            return updates
-        self._fused.flat.values.copy_(torch.cat([parameter.detach().flatten() for parameter in again.parameters()]))
-        self._apply(found.chosen)
+            fresh = MLP(self.ensemble.observation_space, self.ensemble.action_space, self.settings)
+        self._fused.flat.values.copy_(torch.cat([parameter.detach().flatten() for parameter in fresh.parameters()]))
         assert isinstance(self.optimizer, FlatAdamW)
         self.optimizer.restart()
         self._average.restart()
+        self._apply_choice()
         return max(updates, self.settings.initial_updates)
 
-    def _apply(self, choice: Choice) -> None:
-        """Make it the choice from now on."""
-        self._choice = choice
-        self.optimizer.param_groups[0]["weight_decay"] = choice.weight_decay
+    def _apply_choice(self) -> None:
+        self.optimizer.param_groups[0]["weight_decay"] = self.chooser.chosen.weight_decay
         if self._fused is not None:
-            self._fused.leave_out_action(torch.full((self.settings.ensemble_size,), not choice.use_action))
+            self._fused.leave_out_action(torch.full((self.settings.ensemble_size,), not self.chooser.chosen.use_action))
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
         """Return the label noise and the rationality of each comparison; one number if it is the same for all."""
@@ -398,7 +386,7 @@ class RewardTrainer:
             "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
             "keys": list(self.comparisons.keys),
-            "choice": {**asdict(self._choice), "at": self._chosen_at},
+            "choice": self.chooser.state(),
             **self.annotators.state(),
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
@@ -422,10 +410,8 @@ class RewardTrainer:
             for parameter, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict(optimizer)
-        if "choice" in state:
-            kept = dict(state["choice"])
-            self._chosen_at = int(kept.pop("at"))
-            self._apply(Choice(**kept))
+        self.chooser.load_state(state["choice"])
+        self._apply_choice()
         self._average.restart()
         self._average.load_state(state["average"])
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
