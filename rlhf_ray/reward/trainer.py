@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import gymnasium as gym
@@ -459,6 +459,7 @@ class RewardTrainer:
             chosen=self.comparisons.presses(counted),
             gradient_steps=steps,
             seconds=seconds,
+            **asdict(self.chooser.chosen),
             **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},

@@ -23,7 +23,7 @@ from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, some_comparisons
 from tests.reward.fits import same, trainer_of
 
-AUTO = RewardModelSettings(normalize_inputs="none", hidden=(16,))
+AUTO = RewardModelSettings(normalize_inputs="none", hidden=(16,), weight_decay="auto", use_action="auto")
 
 
 def answered(n: int, *, by_action: bool, wrong: float = 0.0, actions: Any = FORCES) -> Comparisons:
