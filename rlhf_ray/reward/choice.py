@@ -75,7 +75,7 @@ class Chooser:
         ensemble: RewardEnsemble,
         data: StackedComparisons,
         rows: Tensor,
-        pairs: Sequence[str],
+        keys: Sequence[tuple[str, str]],
         generator: torch.Generator,
     ) -> bool:
         """Set `chosen`. Return whether it is another one than before.
@@ -84,13 +84,12 @@ class Chooser:
             ensemble: of MLPs for the same spaces.
             data: all comparisons, with normalised features as their inputs (`FusedMLPs.features_of`).
             rows: ``[m]``: those to choose by.
-            pairs: their pair ids. All answers to a pair are in one part.
+            keys: pair id and annotator of all comparisons. All answers to a pair are in one part.
             generator: draws weights and batches.
         """
         settings = replace(self.settings, ensemble_size=FOLDS * len(self.candidates))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            networks = MLP(ensemble.observation_space, ensemble.action_space, settings).to(ensemble.reward_mean.device)
+        networks = new_mlps(ensemble, settings, generator).to(ensemble.reward_mean.device)
+        pairs = [keys[row][0] for row in rows.tolist()]
         folds = torch.as_tensor((stable_uniform(pairs, "choice") * FOLDS).astype(np.int64))
         likelihoods = judge(FusedMLPs(networks, settings), self.candidates, data, rows, folds, generator)
         before, self.chosen, self._answers = self.chosen, self.candidates[simplest(likelihoods)], likelihoods.shape[1]
@@ -103,6 +102,13 @@ class Chooser:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.chosen, self._answers = Choice(state["weight_decay"], state["use_action"]), state["answers"]
+
+
+def new_mlps(ensemble: RewardEnsemble, settings: RewardModelSettings, generator: torch.Generator) -> MLP:
+    """Draw new networks for the spaces of ``ensemble``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        return MLP(ensemble.observation_space, ensemble.action_space, settings)
 
 
 def simplest(likelihoods: FloatArray) -> int:

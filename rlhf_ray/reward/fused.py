@@ -87,6 +87,10 @@ class FusedMLPs:
         plain = not (settings.dropout or settings.batch_norm or settings.methods)
         return type(networks) is MLP and plain and networks.inputs > 0
 
+    def take(self, networks: MLP) -> None:
+        """Take the weights of other networks."""
+        self.flat.values.copy_(torch.cat([parameter.detach().flatten() for parameter in networks.parameters()]))
+
     def of_each(self, values: Tensor) -> Tensor:
         """Return the value of each number's member, ``[size]``, of ``values [members]``."""
         vector = torch.empty_like(self.flat.values)

@@ -18,16 +18,15 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
-from rlhf_ray.reward.choice import Chooser
+from rlhf_ray.reward.choice import Chooser, new_mlps
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
-from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, FitLabels, PassLosses, WeightAverage, make_methods
+from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
-from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -76,8 +75,7 @@ class RewardTrainer:
         if self.device.type == "cpu" and not takes_averages(networks := self.ensemble.networks):
             self._backward_steps = min(self._backward_steps, steps_that_fit(networks) or self._backward_steps)
         self.chooser = Chooser(settings)
-        decay = self.chooser.chosen.weight_decay
-        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": decay, "fused": True}
+        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
             self._fused = FusedMLPs(self.ensemble.networks, settings)
@@ -86,6 +84,7 @@ class RewardTrainer:
         else:
             self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
             self._step = self.optimizer.step
+        self._apply_choice()
         self._average = WeightAverage(list(self.ensemble.networks.parameters()))
         self.generator = torch.Generator().manual_seed(seed)
         self.comparisons = ComparisonSet(self.ensemble, held_out_share)
@@ -156,20 +155,12 @@ class RewardTrainer:
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
     def _choose(self, data: StackedComparisons, train: Tensor, updates: int) -> int:
-        """Let the answers choose what the settings leave open, if it is time to. Another choice starts from new weights.
-
-        Returns:
-            The gradient steps to take: after another choice, at least those of a first fit.
-        """
+        """Let the answers choose, if it is time to. Return the steps to take: with new weights, at least those of a first fit."""
         if self._fused is None or not self.chooser.due(int((data.preferences[train] != 0.5).sum())):
             return updates
-        pairs = [self.comparisons.keys[row][0] for row in train.tolist()]
-        if not self.chooser.choose(self.ensemble, data, train, pairs, self.generator):
+        if not self.chooser.choose(self.ensemble, data, train, self.comparisons.keys, self.generator):
             return updates
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator)))
-            fresh = MLP(self.ensemble.observation_space, self.ensemble.action_space, self.settings)
-        self._fused.flat.values.copy_(torch.cat([parameter.detach().flatten() for parameter in fresh.parameters()]))
+        self._fused.take(new_mlps(self.ensemble, self.settings, self.generator))
         assert isinstance(self.optimizer, FlatAdamW)
         self.optimizer.restart()
         self._average.restart()
@@ -283,14 +274,9 @@ class RewardTrainer:
         """Return the comparisons with the labels and weights that the methods make of them."""
         if not any(method.revises for method in self.methods):
             return data
-        differences = self._differences(self._all_rewards(data, train))
-        differences = data.log_odds(differences, train, self.settings.largest_log_odds)
-        labels = FitLabels(differences, data.preferences[train], torch.ones_like(train, dtype=torch.float32))
-        for method in self.methods:
-            labels = method.revise(labels)
-        preferences, factors = data.preferences.clone(), torch.ones_like(data.preferences)
-        preferences[train], factors[train] = labels.preferences, labels.weights
-        return replace(data, preferences=preferences, weights=data.weights * factors)
+        returns = self._differences(self._all_rewards(data, train))
+        differences = data.log_odds(returns, train, self.settings.largest_log_odds)
+        return data.revised(train, revise(self.methods, differences, data.preferences[train]))
 
     def _estimate_annotators(
         self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor
@@ -395,10 +381,7 @@ class RewardTrainer:
     def load_state(self, state: dict[str, Any], changes: Changes) -> None:
         """Restore what `state` returned.
 
-        Args:
-            state: from `state`.
-            changes: everything in the store (`PreferenceStore.since` from 0): the comparisons that the state names, or those
-                of them that remain; the withdrawn ones; and the current weights.
+        ``changes`` are everything in the store (`PreferenceStore.since` from 0), with those that the state names which remain.
 
         Raises:
             ValueError: none of the comparisons that the state names remains, and not all of them were withdrawn.

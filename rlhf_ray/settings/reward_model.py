@@ -85,8 +85,8 @@ class RewardModelSettings:
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
     weight_decay: NonNegative | Literal["auto"] = changeable(1e-2)
-    """Weight decay of AdamW. auto: for MLPs, the answers choose (`rlhf_ray.reward.choice`), from 40 answers on and again whenever they
-    have nearly doubled; until then, and for other networks, 0.01."""
+    """Weight decay of AdamW. auto: for MLPs, the answers choose (`rlhf_ray.reward.choice`), from 40 answers on and again whenever
+    they have nearly doubled; until then, and for other networks, 0.01."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400
@@ -133,7 +133,7 @@ class RewardModelSettings:
         name_parts(self, "network", "loss", "methods")
         check_values(self, "reward_model")
         require(
-            self.use_state or self.use_action or self.use_next_state or self.use_done,
+            bool(self.use_state or self.use_action or self.use_next_state or self.use_done),
             "reward_model.use_state",
             False,
             "the reward needs at least one input: enable use_state, use_action, use_next_state or use_done",
