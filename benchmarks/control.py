@@ -35,7 +35,7 @@ the default decay, networks get sure of wrong answers."""
 
 FOR_ERRORS = (
     *DECAY,
-    *("--reward-model.no-use-action", "--preferences.pretraining-env-steps", "10000"),
+    *("--reward-model.use-action", "False", "--preferences.pretraining-env-steps", "10000"),
     *("--preferences.selection", "disagreement"),
 )
 """Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is probably the first
@@ -101,7 +101,14 @@ def _manipulation(task: str, steps: int = 300_000) -> tuple[str, ...]:
 
 
 IN_SURFS_MANNER = (
-    *("--reward-model.methods", "surf", "--reward-model.no-use-action", "--preferences.selection", "disagreement"),
+    *(
+        "--reward-model.methods",
+        "surf",
+        "--reward-model.use-action",
+        "False",
+        "--preferences.selection",
+        "disagreement",
+    ),
     *("--preferences.pretraining-env-steps", "10000", "--preferences.initial-comparisons", "0.1"),
 )
 """Chosen on WindowOpen, seed 100, 400 labels, stopped at step 164,000: at best two of three episodes succeeded. With `FOR_ERRORS`

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Changes, Comparisons, Side, stable_uniform
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.methods import FitLabels
 from rlhf_ray.store.answers import Presses, count_presses
 
 RECENT_ANSWERS = 50
@@ -161,6 +162,12 @@ class StackedComparisons:
         It shares all other tensors.
         """
         return replace(self, weights=self.weights * weights, noise=noise, rationality=rationality)
+
+    def revised(self, rows: Tensor, labels: FitLabels) -> StackedComparisons:
+        """Return a copy with the preferences and weights of these rows as methods made them."""
+        preferences, factors = self.preferences.clone(), torch.ones_like(self.preferences)
+        preferences[rows], factors[rows] = labels.preferences, labels.weights
+        return replace(self, preferences=preferences, weights=self.weights * factors)
 
     def log_odds(self, differences: Tensor, rows: Tensor, limit: float | None) -> Tensor:
         """Return the log odds that the likelihood sees: scaled by the annotators' rationality, then clipped.

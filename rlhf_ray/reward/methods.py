@@ -221,6 +221,14 @@ METHODS: Registry[FitMethod] = Registry("reward_model.methods", FitMethod, {"sur
 """Built-in methods by name."""
 
 
+def revise(methods: Iterable[FitMethod], differences: Tensor, preferences: Tensor) -> FitLabels:
+    """Return the labels and weights that the methods make, one after the other: see `FitLabels` for the shapes."""
+    labels = FitLabels(differences, preferences, torch.ones_like(preferences))
+    for method in methods:
+        labels = method.revise(labels)
+    return labels
+
+
 def make_methods(settings: RewardModelSettings) -> Sequence[FitMethod]:
     """Make the methods that ``settings.methods`` names, in this order.
 

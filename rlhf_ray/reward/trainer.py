@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,12 +18,13 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
+from rlhf_ray.reward.choice import Chooser, new_mlps
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
-from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, FitLabels, PassLosses, WeightAverage, make_methods
+from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.settings import RewardModelSettings
@@ -73,7 +74,8 @@ class RewardTrainer:
         self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
         if self.device.type == "cpu" and not takes_averages(networks := self.ensemble.networks):
             self._backward_steps = min(self._backward_steps, steps_that_fit(networks) or self._backward_steps)
-        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
+        self.chooser = Chooser(settings)
+        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
             self._fused = FusedMLPs(self.ensemble.networks, settings)
@@ -82,6 +84,7 @@ class RewardTrainer:
         else:
             self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
             self._step = self.optimizer.step
+        self._apply_choice()
         self._average = WeightAverage(list(self.ensemble.networks.parameters()))
         self.generator = torch.Generator().manual_seed(seed)
         self.comparisons = ComparisonSet(self.ensemble, held_out_share)
@@ -133,6 +136,7 @@ class RewardTrainer:
         for method in self.methods:
             if (weight := method.deviation_weight(progress)) is not None:
                 self.ensemble.deviation_weight.fill_(weight)
+        updates = self._choose(data, train, updates)
         steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
@@ -149,6 +153,24 @@ class RewardTrainer:
         self.ensemble.label_noise.fill_(torch.minimum(noise, 2 - noise).mean())  # inverted answers are not random
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
+
+    def _choose(self, data: StackedComparisons, train: Tensor, updates: int) -> int:
+        """Let the answers choose, if it is time to. Return the steps to take: with new weights, at least those of a first fit."""
+        if self._fused is None or not self.chooser.due(int((data.preferences[train] != 0.5).sum())):
+            return updates
+        if not self.chooser.choose(self.ensemble, data, train, self.comparisons.keys, self.generator):
+            return updates
+        self._fused.take(new_mlps(self.ensemble, self.settings, self.generator))
+        assert isinstance(self.optimizer, FlatAdamW)
+        self.optimizer.restart()
+        self._average.restart()
+        self._apply_choice()
+        return max(updates, self.settings.initial_updates)
+
+    def _apply_choice(self) -> None:
+        self.optimizer.param_groups[0]["weight_decay"] = self.chooser.chosen.weight_decay
+        if self._fused is not None:
+            self._fused.leave_out_action(torch.full((self.settings.ensemble_size,), not self.chooser.chosen.use_action))
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
         """Return the label noise and the rationality of each comparison; one number if it is the same for all."""
@@ -252,14 +274,9 @@ class RewardTrainer:
         """Return the comparisons with the labels and weights that the methods make of them."""
         if not any(method.revises for method in self.methods):
             return data
-        differences = self._differences(self._all_rewards(data, train))
-        differences = data.log_odds(differences, train, self.settings.largest_log_odds)
-        labels = FitLabels(differences, data.preferences[train], torch.ones_like(train, dtype=torch.float32))
-        for method in self.methods:
-            labels = method.revise(labels)
-        preferences, factors = data.preferences.clone(), torch.ones_like(data.preferences)
-        preferences[train], factors[train] = labels.preferences, labels.weights
-        return replace(data, preferences=preferences, weights=data.weights * factors)
+        returns = self._differences(self._all_rewards(data, train))
+        differences = data.log_odds(returns, train, self.settings.largest_log_odds)
+        return data.revised(train, revise(self.methods, differences, data.preferences[train]))
 
     def _estimate_annotators(
         self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor
@@ -355,6 +372,7 @@ class RewardTrainer:
             "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
             "keys": list(self.comparisons.keys),
+            "choice": self.chooser.state(),
             **self.annotators.state(),
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
@@ -363,10 +381,7 @@ class RewardTrainer:
     def load_state(self, state: dict[str, Any], changes: Changes) -> None:
         """Restore what `state` returned.
 
-        Args:
-            state: from `state`.
-            changes: everything in the store (`PreferenceStore.since` from 0): the comparisons that the state names, or those
-                of them that remain; the withdrawn ones; and the current weights.
+        ``changes`` are everything in the store (`PreferenceStore.since` from 0), with those that the state names which remain.
 
         Raises:
             ValueError: none of the comparisons that the state names remains, and not all of them were withdrawn.
@@ -378,6 +393,8 @@ class RewardTrainer:
             for parameter, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict(optimizer)
+        self.chooser.load_state(state["choice"])
+        self._apply_choice()
         self._average.restart()
         self._average.load_state(state["average"])
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
@@ -425,6 +442,7 @@ class RewardTrainer:
             chosen=self.comparisons.presses(counted),
             gradient_steps=steps,
             seconds=seconds,
+            **asdict(self.chooser.chosen),
             **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},

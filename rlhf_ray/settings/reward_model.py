@@ -64,8 +64,9 @@ class RewardModelSettings:
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
-    use_action: bool = True
-    """Whether the action is an input."""
+    use_action: bool | Literal["auto"] = True
+    """Whether the action is an input. auto: the answers choose, as they choose weight_decay; until then, and for other networks, it
+    is one."""
     use_next_state: bool = False
     """Whether the observation after the step is an input."""
     use_done: bool = False
@@ -83,8 +84,9 @@ class RewardModelSettings:
     without replacement: one with replacement would double the variance of a batch's gradient)."""
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
-    weight_decay: NonNegative = changeable(1e-2)
-    """Weight decay of AdamW."""
+    weight_decay: NonNegative | Literal["auto"] = changeable(1e-2)
+    """Weight decay of AdamW. auto: for MLPs, the answers choose (`rlhf_ray.reward.choice`), from 40 answers on and again whenever
+    they have nearly doubled; until then, and for other networks, 0.01."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400
@@ -131,7 +133,7 @@ class RewardModelSettings:
         name_parts(self, "network", "loss", "methods")
         check_values(self, "reward_model")
         require(
-            self.use_state or self.use_action or self.use_next_state or self.use_done,
+            bool(self.use_state or self.use_action or self.use_next_state or self.use_done),
             "reward_model.use_state",
             False,
             "the reward needs at least one input: enable use_state, use_action, use_next_state or use_done",

@@ -291,7 +291,7 @@ class EnsembleReward(TorchReward):
         settings = ensemble.settings
         used: dict[Input, bool] = {
             "state": settings.use_state,
-            "action": settings.use_action,
+            "action": bool(settings.use_action),
             "next_state": settings.use_next_state,
             "done": settings.use_done,
         }
