@@ -25,7 +25,7 @@ FIRST_COMPARISONS = 150  # about clips of random actions, which show all of this
 STEEPNESS = 6.0  # of the schedule: later comparisons are asked at a rate ∝ 1 / (1 + 6t), t from 0 to 1
 
 # Environment and clips.
-COPIES, EPISODE = 8, 200  # an iteration is one episode of each copy
+COPIES, EPISODE = 16, 200  # an iteration is one episode of each copy
 LENGTH, POOL = 10, 4_000  # steps of a clip; clips to draw pairs from
 
 # The reward model: an ensemble of MLPs.
@@ -35,9 +35,9 @@ BOOTSTRAP = 0.8  # share of the comparisons that a member is fitted to
 AVERAGED = 50  # a fit publishes the moving average of its weights over about so many gradient steps
 
 # PPO.
-EPOCHS, MINIBATCH = 10, 128
+EPOCHS, MINIBATCH = 10, 256
 GAMMA, LAMBDA, CLIP, VALUE_COEFFICIENT, LARGEST_NORM = 0.98, 0.9, 0.2, 0.5, 0.5
-LEARNING_RATE = 1e-3  # falls linearly to 0
+LEARNING_RATE = 2e-3  # falls linearly to 0
 
 
 # Environment: copies of Pendulum, stepped together.

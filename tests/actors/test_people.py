@@ -24,7 +24,6 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import LABELLING, PEOPLE_S, Heard, at, links, people_ring
 from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
-from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
 from tests.made_up import labels_in, wait_for
 
