@@ -100,8 +100,9 @@ class Chooser:
         return {**asdict(self.chosen), "answers": self._answers}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.chosen, self._answers = Choice(state["weight_decay"], state["use_action"]), state["answers"]
+        """Restore what `state` returned; not what the settings, which may be others now, leave no choice about."""
+        if (chosen := Choice(state["weight_decay"], state["use_action"])) in self.candidates:
+            self.chosen, self._answers = chosen, state["answers"]
 
 
 def new_mlps(ensemble: RewardEnsemble, settings: RewardModelSettings, generator: torch.Generator) -> MLP:

@@ -100,6 +100,16 @@ def test_a_resumed_fit_keeps_the_choice_to_the_bit() -> None:
         assert same(trainer, again)
 
 
+def test_a_setting_changed_on_the_way_counts_more_than_what_was_chosen() -> None:
+    comparisons = answered(200, by_action=False)
+    trainer = trainer_of(replace(AUTO, weight_decay=0.3), comparisons)
+    trainer.fit(5)
+    again = trainer_of(replace(AUTO, weight_decay=2.0, use_action=True))
+    again.load_state(trainer.state(), Changes(comparisons=comparisons, withdrawn=(), last=0, weights={}))
+    assert again.optimizer.param_groups[0]["weight_decay"] == 2.0
+    assert again.chooser.chosen == Choice(2.0, True)
+
+
 def test_another_choice_takes_a_first_fits_steps() -> None:
     trainer = trainer_of(replace(AUTO, initial_updates=70), answered(200, by_action=False))
     assert [trainer.fit(5).gradient_steps for _ in range(2)] == [70, 5]
