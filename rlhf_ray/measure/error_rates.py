@@ -19,18 +19,19 @@ declare(
             ("_high", "Upper end of its 95 % interval,", "share", float),
             ("_answers", "Answers that the estimate is from,", "comparisons", int),
             ("_inverted", "Probability that more than half of the answers are wrong,", "share", float),
+            ("_fits", "Fits in a row whose estimates say the same,", "", int),
         )
     ),
     *(
         Metric(f"error_rate_{what}", of, "share", tag="annotator", gauge=False)
         for what, of in (
-            ("earlier", "Error rate of the older half of an annotator's answers."),
-            ("earlier_low", "Lower end of its 95 % interval."),
-            ("earlier_high", "Upper end of its 95 % interval."),
-            ("newest", "Error rate of an annotator's newest 30 answers."),
+            ("first", "Error rate of an annotator's first answers, as if it changed evenly."),
+            ("first_low", "Lower end of its 95 % interval."),
+            ("first_high", "Upper end of its 95 % interval."),
+            ("newest", "Error rate of an annotator's newest answers, as if it changed evenly."),
             ("newest_low", "Lower end of its 95 % interval."),
             ("newest_high", "Upper end of its 95 % interval."),
-            ("rose", "Probability that the newest answers have the higher error rate."),
+            ("rose", "Probability that the second is higher by more than 0.1."),
             ("assumed", "Error rate in the likelihood of the next fit, as if the reward model's mistakes were few."),
         )
     ),
@@ -53,12 +54,18 @@ INVERTED = 0.95
 WIDE, WIDE_FROM_0 = 0.4, 0.2
 """Width of an interval, and of one that starts at 0, above which too little is known."""
 
-ROSE, ROSE_BY = 0.995, 0.1
-"""Probability of a higher error rate in the newest answers, and its least difference, from which an annotator clearly drifts. After
-each of many fits, the newest answers are compared again."""
+OPPOSED = 0.4
+"""Share of all answers from which inverted ones are another opinion, not errors: two camps, and no majority says who is right."""
 
-NEWEST = 30
-"""Newest answers of an annotator that are compared with the older half of them."""
+ROSE, ROSE_BY = 0.98, 0.1
+"""Probability, and least rise of the error rate, from which an annotator clearly drifts. Of 100 annotators whose rate stays, at
+most 1 reaches it after a fit; of 100 who go from 0 to 0.5 over 300 answers, 71."""
+
+SAID_BY = 2
+"""Fits in a row that must say so before an annotator is said to guess, or to be inverted."""
+
+UNSEEN = "errors on close pairs, shared or systematic ones, and a lone person's swapped keys don't show"
+"""What an estimate of few errors leaves open."""
 
 Kind = Literal["unknown", "few", "guesses", "inverted", "some"]
 """What an error rate says of answers: too little is known, few or none are wrong, all are as good as guessed, most are wrong, or
@@ -74,6 +81,7 @@ class ErrorRate:
         low, high: an interval that holds the rate with probability `COVERAGE`.
         answers: number of answers that the estimate is from.
         wrong: posterior probability that the rate is above one half.
+        fits: number of fits in a row whose estimates say the same (`says`).
     """
 
     rate: float
@@ -81,10 +89,17 @@ class ErrorRate:
     high: float
     answers: int
     wrong: float = 0.0
+    fits: int = SAID_BY
 
     @property
     def kind(self) -> Kind:
-        """What the rate says: the only place that decides it."""
+        """What the rate says, once several fits say so: the only place that decides it."""
+        said = self.says
+        return "unknown" if said in ("guesses", "inverted") and self.fits < SAID_BY else said
+
+    @property
+    def says(self) -> Kind:
+        """What this estimate alone says."""
         narrow = self.low > GUESSING_WITHIN[0] and self.high < GUESSING_WITHIN[1]
         if self.answers >= FEW and GUESSED[0] <= self.rate <= GUESSED[1] and narrow:
             return "guesses"
@@ -111,7 +126,7 @@ class ErrorRate:
         some = f"about {100 * self.rate:.0f} % of {whose} look wrong ({self.interval})"
         match self.kind:
             case "few":
-                return f"few or none of {whose} look wrong ({self.interval})"
+                return f"few or none of {whose} look wrong ({self.interval}); {UNSEEN}"
             case "unknown":
                 return f"it is unclear how many of {whose} are wrong ({self.interval})"
             case "guesses" if name:
@@ -123,46 +138,46 @@ class ErrorRate:
 
     def metrics(self, name: str = "") -> dict[str, float]:
         """Return the values by the names of metrics: of the annotator ``name``, or of all answers."""
-        values = (self.rate, self.low, self.high, self.answers, self.wrong)
+        values = (self.rate, self.low, self.high, self.answers, self.wrong, self.fits)
         return {f"error_rate{end}{name and f'/{name}'}": value for end, value in zip(_OF_RATE, values, strict=True)}
 
 
 @dataclass(frozen=True)
 class Drift:
-    """An annotator's error rate in the newest answers, beside that in the older half.
+    """An annotator's error rate in the newest answers, beside that in the first, as if it changed evenly between them.
 
     Attributes:
-        earlier: of the older half.
+        first: of the first answers.
         newest: of the newest answers.
-        rose: posterior probability that the second is above the first.
+        rose: posterior probability that the second is higher by more than `ROSE_BY`.
     """
 
-    earlier: ErrorRate
+    first: ErrorRate
     newest: ErrorRate
     rose: float
 
     @property
     def clear(self) -> bool:
         """Whether the error rate has clearly risen."""
-        return self.rose > ROSE and self.newest.rate - self.earlier.rate > ROSE_BY
+        return self.rose > ROSE
 
     def sentence(self, name: str) -> str:
         """Say how the error rate of the annotator ``name`` has changed."""
-        now, before = (f"{100 * whose.rate:.0f} %" for whose in (self.newest, self.earlier))
+        now, before = (f"{100 * whose.rate:.0f} %" for whose in (self.newest, self.first))
         return (
-            f"About {now} of {name}'s newest {NEWEST} answers look wrong ({self.newest.interval}), and of the older half about "
-            f"{before} ({self.earlier.interval})."
+            f"About {now} of {name}'s newest answers look wrong ({self.newest.interval}), and of the first ones about {before} "
+            f"({self.first.interval})."
         )
 
     def metrics(self, name: str) -> dict[str, float]:
         """Return the values by the names of metrics, of the annotator ``name``."""
-        rates = (self.earlier, self.newest)
+        rates = (self.first, self.newest)
         values = [value for of in rates for value in (of.rate, of.low, of.high)]
         return {f"error_rate{what}/{name}": value for what, value in zip(_OF_DRIFT, [*values, self.rose], strict=True)}
 
 
-_OF_RATE = ("", "_low", "_high", "_answers", "_inverted")
-_OF_DRIFT = ("_earlier", "_earlier_low", "_earlier_high", "_newest", "_newest_low", "_newest_high", "_rose")
+_OF_RATE = ("", "_low", "_high", "_answers", "_inverted", "_fits")
+_OF_DRIFT = ("_first", "_first_low", "_first_high", "_newest", "_newest_low", "_newest_high", "_rose")
 """Ends of the names of the metrics of an error rate, and of a drift."""
 
 
@@ -172,8 +187,8 @@ def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, d
         rates = {}
         for name in sorted(_names(row, "error_rate")):
             if numbers := _numbers(row, name, _OF_RATE):
-                rate, low, high, answers, wrong = numbers
-                rates[name] = ErrorRate(rate, low, high, int(answers), wrong)
+                rate, low, high, answers, wrong, fits = numbers
+                rates[name] = ErrorRate(rate, low, high, int(answers), wrong, int(fits))
         if rates:
             return rates.pop("", None), rates
     return None, {}
@@ -186,9 +201,16 @@ def newest_drifts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Drift]:
     for name in filter(None, _names(newest, "error_rate_rose")):
         if numbers := _numbers(newest, name, _OF_DRIFT):
             parts = (numbers[:3], numbers[3:6])
-            earlier, now = (ErrorRate(rate, low, high, answers=0) for rate, low, high in parts)
-            drifts[name] = Drift(earlier, now, numbers[-1])
+            first, now = (ErrorRate(rate, low, high, answers=0) for rate, low, high in parts)
+            drifts[name] = Drift(first, now, numbers[-1])
     return drifts
+
+
+def opposed(rates: Mapping[str, ErrorRate]) -> list[str]:
+    """Return the annotators of the smaller camp, if there are two: whom the others contradict, with `OPPOSED` of all answers."""
+    against = [name for name, rate in rates.items() if rate.wrong > INVERTED]
+    share = sum(rates[name].answers for name in against) / max(1, sum(rate.answers for rate in rates.values()))
+    return against if share > OPPOSED else []
 
 
 def _names(row: Mapping[str, Any], metric: str) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
-from rlhf_ray.measure.error_rates import COVERAGE, NEWEST, Drift
+from rlhf_ray.measure.error_rates import COVERAGE, ROSE_BY, Drift, opposed
 from rlhf_ray.measure.error_rates import ErrorRate as ErrorRate  # re-exported for callers
 
 RATES: FloatArray = (np.arange(100) + 0.5) / 100
@@ -49,16 +49,15 @@ TOGETHER = 32
 AT_ONCE = 20_000
 """Answers times temperatures whose likelihoods are computed at once: more exceed a core's cache."""
 
-OLDER, BETWEEN, NEW = range(3)
-PARTS = 3
-"""Parts of an annotator's answers: the older half, those between, and the `NEWEST`."""
+FEW_IN_TIME = 60
+"""Answers of an annotator below which no drift is looked for."""
 
 
-def _prior(*, inverted: bool = True) -> FloatArray:
-    """Return the prior probability of each of `RATES`; without those above one half if nobody can be ``inverted``."""
-    typical = (1 - RATES) ** (TYPICAL - 1)
-    prior: FloatArray = (1 - ODD) * typical / typical.sum() + ODD / len(RATES)
-    possible: FloatArray = np.where(inverted | (RATES < 0.5), prior, 1e-12)
+def _prior(rates: FloatArray = RATES, *, inverted: bool = True) -> FloatArray:
+    """Return the prior probability of each of ``rates``; without those above one half if nobody can be ``inverted``."""
+    typical = (1 - rates) ** (TYPICAL - 1)
+    prior: FloatArray = (1 - ODD) * typical / typical.sum() + ODD / len(rates)
+    possible: FloatArray = np.where(inverted | (rates < 0.5), prior, 1e-12)
     normalised: FloatArray = possible / possible.sum()
     return normalised
 
@@ -79,7 +78,7 @@ class Estimates:
         rationalities: β, the factor of the log odds of each annotator's answers, above 0 and relative to the typical annotator's;
             empty without `RewardModelSettings.annotator_rationality`.
         suspicions: answers that are more likely wrong than right, with that probability, by pair id and annotator.
-        drifts: the error rates of each annotator's older half of the answers and of the newest, where there are enough of them.
+        drifts: the error rates of each annotator's first and newest answers, where there are enough of them.
     """
 
     wrong: ErrorRate | None = None
@@ -88,6 +87,17 @@ class Estimates:
     rationalities: dict[str, float] = field(default_factory=dict)
     suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
+
+    def following(self, before: Estimates) -> Estimates:
+        """Return the estimates of a fit with how many fits, with those ``before``, have said the same of each annotator."""
+        earlier = before.error_rates
+        rates = {
+            name: replace(
+                rate, fits=earlier[name].fits + 1 if name in earlier and earlier[name].says == rate.says else 1
+            )
+            for name, rate in self.error_rates.items()
+        }
+        return replace(self, error_rates=rates)
 
     def with_noise(self, label_noise: float | None) -> Estimates:
         """Return the estimates with the rates that the likelihood has where ``label_noise`` sets them."""
@@ -141,8 +151,7 @@ def annotator_model(
     differences, unseen = differences[:, judged].astype(np.float64), unseen[:, judged]
     differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
     chances = _chances(differences, unseen)
-    parts = _log_likelihoods(chances, *_parts(whose, counts)).reshape(len(TEMPERATURES), len(RATES), -1, PARTS)
-    fits = parts.sum(3)
+    fits = _log_likelihoods(chances, whose, len(counts))
     prior = np.log(_prior(inverted=bool(np.count_nonzero(counts) > 1)))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
     weights, rationalities = _temperatures(evidence, USUAL, AROUND, rationality=rationality)
@@ -156,17 +165,14 @@ def annotator_model(
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
     suspicion = wrong / (wrong + (1 - rates) * right)
+    against = opposed(found)
     return Estimates(
         _summary(of_all, len(whose)),
         found,
-        {name: _summary(assumed[:, number], 0).rate for name, number in numbers.items()},
+        {name: 0.5 if name in against else _summary(assumed[:, number], 0).rate for name, number in numbers.items()},
         dict(zip(numbers, rationalities.tolist(), strict=True)) if rationality else {},
         {keys[judged[row]]: float(suspicion[row]) for row in np.flatnonzero(suspicion > 0.5)},
-        {
-            name: _drift(parts[:, :, number], int(counts[number]), weights[:, number])
-            for name, number in numbers.items()
-            if counts[number] >= 2 * NEWEST
-        },
+        {name: _drift(right[whose == number]) for name, number in numbers.items() if counts[number] >= FEW_IN_TIME},
     )
 
 
@@ -217,24 +223,6 @@ def _log_likelihoods(chances: FloatArray, whose: IntArray, count: int) -> FloatA
     return sums.swapaxes(0, 1)
 
 
-def _parts(whose: IntArray, counts: IntArray) -> tuple[IntArray, int]:
-    """Divide each annotator's answers into `PARTS`: the older half, the `NEWEST`, and those between.
-
-    Args:
-        whose: ``[n]``: the annotator of each answer, the oldest first.
-        counts: ``[annotators]``: their answers.
-
-    Returns:
-        The part of each answer, ``[n]``, and the number of parts.
-    """
-    order = np.argsort(whose, kind="stable")
-    number = np.empty_like(whose)
-    number[order] = np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts)
-    of = counts[whose]
-    part = np.where(number < of // 2, OLDER, np.where(number >= of - NEWEST, NEW, BETWEEN))
-    return PARTS * whose + part, PARTS * len(counts)
-
-
 def _temperatures(
     evidence: FloatArray, usual: float, around: float, *, rationality: bool
 ) -> tuple[FloatArray, FloatArray]:
@@ -281,19 +269,20 @@ def _typical_temperature(differences: FloatArray, unseen: BoolArray) -> float:
     return max(USUAL, math.sqrt((1 - agreement) / agreement) / 2)
 
 
-def _drift(parts: FloatArray, answers: int, weights: FloatArray) -> Drift:
-    """Compare an annotator's newest answers with the older half.
+def _drift(right: FloatArray) -> Drift:
+    """Estimate the error rates of an annotator's first and newest answers, as if it changed evenly between them.
 
-    Args:
-        parts: ``[temperatures, rates, parts]``: the logarithm of the answers' likelihood.
-        answers: their number.
-        weights: ``[temperatures]``: the posterior of the temperature.
+    ``right [n]`` are the chances of the answers, were there no errors, the oldest first.
     """
-    fits = parts[:, :, [OLDER, NEW]] + np.log(_prior())[:, None]
-    posteriors = (np.exp(fits - _log_sum(fits, 1)[:, None]) * weights[:, None, None]).sum(0)
-    before, now = (posterior / posterior.sum() for posterior in posteriors.T)
-    rose = float((now * (np.cumsum(before) - before / 2)).sum())
-    return Drift(_summary(before, answers // 2), _summary(now, NEWEST), rose)
+    rates, time = RATES[2::5], np.linspace(0, 1, len(right))
+    slopes = rates[:, None] * time * (1 - 2 * right)
+    logs = np.array([np.log(right + first * (1 - time) * (1 - 2 * right) + slopes).sum(1) for first in rates])
+    prior = np.log(_prior(rates))
+    logs += prior[:, None] + prior  # [first, newest]
+    posterior = np.exp(logs - logs.max())
+    rose = posterior[rates - rates[:, None] > ROSE_BY - 1e-9].sum() / posterior.sum()
+    first, newest = (_summary(posterior.sum(axis), len(right), rates) for axis in (1, 0))
+    return Drift(first, newest, float(rose))
 
 
 def likelihood_rates(rates: FloatArray) -> FloatArray:
@@ -309,14 +298,14 @@ def likelihood_rates(rates: FloatArray) -> FloatArray:
     return lowered
 
 
-def _summary(posterior: FloatArray, answers: int) -> ErrorRate:
-    """Return the mean of a posterior on `RATES`, and the cells of highest density that hold `COVERAGE`: from 0 if that is one."""
+def _summary(posterior: FloatArray, answers: int, rates: FloatArray = RATES) -> ErrorRate:
+    """Return the mean of a posterior on ``rates``, and the cells of highest density that hold `COVERAGE`: from 0 if that is one."""
     posterior = posterior / posterior.sum()
     order = np.argsort(-posterior, kind="stable")
     inside: IntArray = order[: 1 + int(np.searchsorted(np.cumsum(posterior[order]), COVERAGE))]
-    half = 0.5 / len(RATES)
-    low, high = float(RATES[inside].min() - half), float(RATES[inside].max() + half)
-    return ErrorRate(float(posterior @ RATES), max(0.0, low), high, answers, float(posterior[RATES > 0.5].sum()))
+    half = 0.5 / len(rates)
+    low, high = float(rates[inside].min() - half), float(rates[inside].max() + half)
+    return ErrorRate(float(posterior @ rates), max(0.0, low), high, answers, float(posterior[rates > 0.5].sum()))
 
 
 def _log_sum(values: FloatArray, axis: int) -> FloatArray:

@@ -115,7 +115,7 @@ class RewardTrainer:
             NothingToFitError: there are no comparisons, or all have weight 0.
             SettingError: the fitted rewards are NaN or infinite.
         """
-        started = time.perf_counter()
+        started, before, settings = time.perf_counter(), self.annotators, self.settings
         held = self.comparisons
         weights = torch.as_tensor(held.by_annotator(held.weights, 1.0))
         counted = torch.nonzero(weights).squeeze(1)
@@ -140,7 +140,6 @@ class RewardTrainer:
         steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
-            settings = self.settings
             methods = f", reward_model.methods ({' '.join(settings.methods)})" if settings.methods else ""
             raise SettingError(
                 f"reward_model.learning_rate is {settings.learning_rate:g}, and after {steps} gradient steps the rewards are NaN "
@@ -149,6 +148,7 @@ class RewardTrainer:
             )
         self.ensemble.normalise_outputs(rewards)
         self._estimate_annotators(data, rewards, counted, train)  # for the next fit
+        self.annotators = self.annotators.following(before)
         noise = torch.as_tensor(self._of_annotators()[0], dtype=torch.float32).expand(len(data))[counted]
         self.ensemble.label_noise.fill_(torch.minimum(noise, 2 - noise).mean())  # inverted answers are not random
         self.ensemble.version += 1

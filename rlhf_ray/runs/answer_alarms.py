@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_ray.measure.error_rates import GUESSED, ROSE_BY, ErrorRate, Kind, newest_drifts, newest_rates
+from rlhf_ray.measure.error_rates import GUESSED, OPPOSED, ROSE, ErrorRate, Kind, newest_drifts, newest_rates, opposed
 from rlhf_ray.queries.schedule import TIES, held_back
 from rlhf_ray.store.answers import FEW_ANSWERS, MOSTLY, Presses
 
@@ -175,18 +175,36 @@ def no_information(rows: Rows) -> Found:
 )
 def inverted_answers(rows: Rows) -> Found:
     """More of an annotator's answers are wrong than right."""
-    return _rated(rows, "inverted", "< 0.5")
+    return None if opposed(newest_rates(rows)[1]) else _rated(rows, "inverted", "< 0.5")
+
+
+@raises(
+    "Nobody but you can say who is right: look at the answers (`rlhf-ray store show RUN answers.html`) and labelling.instructions, "
+    "and give one side weight 0: {whom}, or the others."
+)
+def two_camps(rows: Rows) -> Found:
+    """Annotators prefer the opposite of what the others prefer, and there are nearly as many answers of either side."""
+    rates = newest_rates(rows)[1]
+    against = {name: rates[name] for name in opposed(rates) if rates[name].kind == "inverted"}
+    if not against:
+        return None
+    share = sum(rate.answers for rate in against.values()) / sum(rate.answers for rate in rates.values())
+    names = " and ".join(against)
+    message = (
+        f"{names}, with {100 * share:.0f} % of the answers, and the others prefer opposite things. Until you decide, the "
+        f"answers of {names} count for nothing."
+    )
+    return message, share, f"≤ {OPPOSED}", against
 
 
 @raises(f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {{whom}}. {SEE}")
 def drifting_answers(rows: Rows) -> Found:
-    """Clearly more of an annotator's newest answers are wrong than of the older ones."""
+    """An annotator's error rate has clearly risen."""
     drifts = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
     if not drifts:
         return None
     message = " ".join(drift.sentence(name) for name, drift in drifts.items())
-    most = max(drift.newest.rate for drift in drifts.values())
-    return message, most, f"at most {ROSE_BY} above that of the older answers", drifts
+    return message, max(drift.rose for drift in drifts.values()), f"≤ {ROSE}", drifts
 
 
 @raises(
@@ -196,7 +214,12 @@ def drifting_answers(rows: Rows) -> Found:
 def wrong_answers(rows: Rows) -> Found:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)
-    named = no_information(rows) or inverted_answers(rows) or any(of.one_sided for of in presses_of(rows).values())
+    named = (
+        no_information(rows)
+        or inverted_answers(rows)
+        or two_camps(rows)
+        or any(of.one_sided for of in presses_of(rows).values())
+    )
     if whole is None or whole.low <= MANY_WRONG or named:
         return None
     return _said({"": whole}), whole.rate, f"≤ {MANY_WRONG}, by its interval"

@@ -1,6 +1,8 @@
 """How often annotators err: the estimate, and what using it does to the fitted reward."""
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.measure.error_rates import Drift
 from rlhf_ray.reward import annotators
 from rlhf_ray.reward.annotators import PRIOR, ErrorRate, Estimates, annotator_model, likelihood_rates
 from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
@@ -233,31 +236,62 @@ def test_a_restored_trainer_has_the_rates() -> None:
     assert reports[0] == reports[1]
 
 
-def test_newest_answers_are_compared_with_the_older_half() -> None:
-    rng = np.random.default_rng(5)
-    n = 150
-    logits, whose = rng.normal(0, 1, 2 * n), np.arange(2 * n) % 2
-    wrong = rng.random(2 * n) < np.where((whose == 1) & (np.arange(2 * n) >= 2 * n - 60), 0.5, 0.08)
-    found = model_of(np.where(wrong, -np.abs(logits), np.abs(logits))[None], np.ones((1, 2 * n)), whose, 2)
-    steady, drifted = found.drifts["0"], found.drifts["1"]
-    assert steady.rose < 0.95
-    assert drifted.rose > 0.999
-    assert drifted.earlier.rate == pytest.approx(0.08, abs=0.06)
-    assert drifted.newest.rate == pytest.approx(0.5, abs=0.15)
-    assert (drifted.earlier.answers, drifted.newest.answers) == (n // 2, 30)
-    few = model_of(np.ones((1, 59)), np.ones((1, 59)), np.zeros(59), 1)
-    assert few.drifts == {}
+def drifting(n: int, start: float, end: float, seed: int) -> Drift:
+    """A lone annotator's drift, whose error rate goes from ``start`` to ``end``."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1, n)
+    wrong = rng.random(n) < np.linspace(start, end, n)
+    return model_of(np.where(wrong, -1, 1)[None] * np.abs(logits), np.ones((1, n)), np.zeros(n), 1).drifts["0"]
+
+
+def test_a_rise_of_the_error_rate_is_a_drift() -> None:
+    found = [drifting(300, 0.0, 0.5, seed) for seed in range(20)]
+    assert sum(drift.clear for drift in found) >= 12
+    assert np.mean([drift.first.rate for drift in found]) == pytest.approx(0.0, abs=0.08)
+    assert np.mean([drift.newest.rate for drift in found]) == pytest.approx(0.5, abs=0.12)
+    assert model_of(np.ones((1, 59)), np.ones((1, 59)), np.zeros(59), 1).drifts == {}
+
+
+def test_of_a_drift_the_rates_are_the_posterior_computed_another_way() -> None:
+    rng = np.random.default_rng(3)
+    right = rng.uniform(0.01, 0.99, 80)
+    drift = annotators._drift(right)
+    rates = (np.arange(20) + 0.5) / 20
+    prior = 0.9 * (1 - rates) ** 9 / ((1 - rates) ** 9).sum() + 0.1 / 20
+    total, first, rose = 0.0, 0.0, 0.0
+    for (i, a), (j, b) in itertools.product(enumerate(rates), repeat=2):
+        errors = [a + (b - a) * t / 79 for t in range(80)]
+        likelihood = math.exp(sum(math.log((1 - e) * s + e * (1 - s)) for e, s in zip(errors, right, strict=True)))
+        weight = likelihood * prior[i] * prior[j]
+        total, first, rose = total + weight, first + weight * a, rose + weight * (j - i >= 2)
+    assert drift.first.rate == pytest.approx(first / total)
+    assert drift.rose == pytest.approx(rose / total)
+
+
+def test_of_two_camps_neither_side_is_turned_round() -> None:
+    rng = np.random.default_rng(4)
+    logits = np.abs(rng.normal(0, 1, 200))
+    for theirs, assumed in ((94, 0.5), (40, 0.85)):
+        whose = (rng.permutation(200) < theirs).astype(int)
+        found = model_of(np.where(whose == 1, -logits, logits)[None], np.ones((1, 200)), whose, 2)
+        assert found.error_rates["1"].says == "inverted"
+        assert found.assumed["1"] == 0.5 if assumed == 0.5 else found.assumed["1"] > assumed
+        assert found.assumed["0"] < 0.1
+
+
+def test_no_one_is_accused_by_one_fit() -> None:
+    rate = ErrorRate(0.48, 0.36, 0.6, 60, 0.4)
+    first = Estimates(error_rates={"ada": rate, "ben": rate}).following(Estimates())
+    assert {each.kind for each in first.error_rates.values()} == {"unknown"}
+    second = Estimates(error_rates={"ada": rate, "ben": ErrorRate(0.1, 0.05, 0.15, 90)}).following(first)
+    assert [each.kind for each in second.error_rates.values()] == ["guesses", "some"]
 
 
 @pytest.mark.slow
 def test_steady_annotators_seldom_seem_to_drift() -> None:
-    rng, seemed = np.random.default_rng(6), 0
-    for number in range(400):
-        logits = rng.normal(0, 1, 120)
-        wrong = rng.random(120) < (0.0, 0.1, 0.3, 0.5)[number % 4]
-        differences = np.where(wrong, -1, 1) * np.abs(logits)
-        found = model_of(differences[None], np.ones((1, 120)), np.zeros(120), 1).drifts["0"]
-        seemed += found.clear
+    seemed = sum(
+        drifting(120, rate, rate, seed).clear for seed, rate in itertools.product(range(100), (0.0, 0.1, 0.3, 0.5))
+    )
     assert seemed <= 4
 
 

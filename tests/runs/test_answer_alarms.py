@@ -8,19 +8,19 @@ import pytest
 from rlhf_ray.data.comparisons import Comparisons, side_of
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.runs.answer_alarms import drifting_answers, inverted_answers, no_information, wrong_answers
+from rlhf_ray.runs.answer_alarms import drifting_answers, inverted_answers, no_information, two_camps, wrong_answers
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store.answers import Presses
 from tests.made_up import FORCES, VECTORS, some_comparisons
 from tests.runs.test_health import chosen, watch
 
-CHECKS = (no_information, inverted_answers, drifting_answers, wrong_answers)
+CHECKS = (no_information, inverted_answers, two_camps, drifting_answers, wrong_answers)
 GOOD, INVERTED = ErrorRate(0.06, 0.02, 0.1, 150), ErrorRate(0.9, 0.8, 0.97, 50, 0.999)
 GUESSES, MANY = ErrorRate(0.49, 0.37, 0.61, 60, 0.45), ErrorRate(0.27, 0.2, 0.34, 150)
 
 
 def fitted(rates: dict[str, list[float]], seed: int = 0) -> dict[str, Any]:
-    """The metrics of a fit to comparisons of annotators in turn, so many of whose answers are wrong: the share of each one's."""
+    """The metrics of the second fit to comparisons of annotators in turn, with the share of each one's answers that are wrong."""
     n = max(len(of) for of in rates.values()) * len(rates)
     right = some_comparisons(n, 8, seed=seed)
     who = tuple(list(rates)[i % len(rates)] for i in range(n))
@@ -29,7 +29,8 @@ def fitted(rates: dict[str, list[float]], seed: int = 0) -> dict[str, Any]:
     sides = tuple(map(side_of, given, np.random.default_rng(seed + 1).random(n) < 0.5))
     trainer = RewardTrainer(RewardModelSettings(), VECTORS, FORCES, held_out_share=0.1, seed=seed)
     trainer.comparisons.add(Comparisons(right.pairs, given, who, sides))
-    return trainer.fit(300).metrics()
+    trainer.fit(300)
+    return trainer.fit(30).metrics()
 
 
 def raised(row: dict[str, Any]) -> dict[str, str]:
@@ -58,7 +59,7 @@ def test_who_presses_the_keys_the_wrong_way_round_or_guesses_is_named() -> None:
 def test_whose_newest_answers_are_worse_is_named() -> None:
     found = raised(fitted({"ada": [0.03] * 150, "ben": [0.03] * 90 + [0.7] * 60, "cora": [0.0] * 150}))
     assert found.keys() == {"drifting_answers"}
-    assert "of ben's newest 30 answers look wrong" in found["drifting_answers"]
+    assert "of ben's newest answers look wrong" in found["drifting_answers"]
     assert "ada" not in found["drifting_answers"]
 
 
@@ -92,6 +93,12 @@ def test_whose_wrong_answers_have_a_name_raise_no_alarm_about_all(wrong: ErrorRa
     )  # `one_sided_answers` says it
 
 
+def test_two_camps_are_told_and_neither_is_accused() -> None:
+    found = raised(fitted({"ada": [0.05] * 160, "ben": [0.95] * 160}))
+    assert found.keys() == {"two_camps"}
+    assert "ben, with 50 % of the answers, and the others prefer opposite things." in found["two_camps"]
+
+
 def test_too_few_answers_raise_nothing() -> None:
     few = ErrorRate(0.45, 0.1, 0.85, 12, 0.4)
     assert raised(few.metrics() | few.metrics("ada")) == {}
@@ -104,9 +111,8 @@ def test_a_small_or_uncertain_rise_is_no_drift() -> None:
 
     alarm = drifting_answers([row(MANY, 0.999)])
     assert alarm.message == (
-        "About 27 % of ada's newest 30 answers look wrong (20–34 %), and of the older half about 6 % (2–10 %)."
+        "About 27 % of ada's newest answers look wrong (20–34 %), and of the first ones about 6 % (2–10 %)."
     )
     assert drifting_answers([row(MANY, 0.9)]) is None
-    assert drifting_answers([row(ErrorRate(0.14, 0.1, 0.18, 30), 0.999)]) is None
     assert drifting_answers([row(MANY, 0.999), GOOD.metrics()]) is None  # the newest fit says nothing of it
     assert drifting_answers([row(MANY, 0.999), {"loss": 1.0}]) is not None
