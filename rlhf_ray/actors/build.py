@@ -52,7 +52,7 @@ def build_ring(
     callbacks = callbacks or Logs(None if page is None or page.port_file is None else page.port_file.parent)
     preferences, fragments = settings.preferences, settings.fragments
     synchronous = preferences.mode == "synchronous"
-    rounds = max(0, iterations - 1) if synchronous else None
+    rounds = max(0, int(iterations * preferences.until) - 1) if synchronous else None
     schedule = LabelSchedule(preferences, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
     films = page is not None or wants_films(preferences)
     settings = for_films(settings) if films else settings

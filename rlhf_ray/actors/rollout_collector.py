@@ -106,7 +106,7 @@ class RolloutCollector:
         fragments = cut_fragments(
             trajectories,
             length=self.settings.length,
-            count=most or self.settings.pool,
+            count=most or self.settings.count_in(env_steps),
             start_share=self.settings.start_share,
             policy_version=policy_version,
             rng=rng,

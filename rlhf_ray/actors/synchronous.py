@@ -291,13 +291,13 @@ class SynchronousRing(ActorRing):
                 self._skips.check_first(tally)
             self._skips.check_decided(tally)
         used, before = self._skips.used(tally), Tally(comparisons=self.answered, skipped=self.skipped)
-        rounds = self.fit_schedule.rounds_due(number / max(1, self.schedule.rounds), used, self.version)
+        rounds = self.fit_schedule.rounds_due(self.schedule.progress_of(number), used, self.version)
         steps = self.fit_schedule.gradient_steps(rounds, tally.comparisons, self.version)
         fit: FitReport | None = None
         if self.fits and tally.last > self.actors.read:
             if self.version == 0:
                 self.callbacks.on_stage(FIRST_FIT)
-            fit = await self.actors.fit(steps, tally.last, number / max(1, self.schedule.rounds))
+            fit = await self.actors.fit(steps, tally.last, self.schedule.progress_of(number))
         if self.version:
             self.fit_schedule.took(rounds)
         self.answered, self.skipped, self.round_number = tally.comparisons, tally.skipped, number

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 ActBest = Callable[[Array, Array], Array]
 """Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
 
+See = Callable[[Array, Array, Array, BoolArray], Any]
+"""Takes the steps that count, ``[n, …]``: observations, actions, next observations, and whether each ended its episode for good."""
+
 SEED_OFFSET = 1_000_000
 """Keeps the seeds of evaluation episodes apart from those of training."""
 LONGEST = 10_000
@@ -39,6 +42,7 @@ class TrueReturn:
         cut: episodes that did not end by themselves, and were cut after `LONGEST` steps, since the environment has no time limit.
             Their return is the sum of these steps.
         success_rate: share of episodes in which a step succeeded; None if the environment doesn't say.
+        learned_reward: mean learned reward per step; None if none was asked for.
     """
 
     true_return_mean: float
@@ -47,12 +51,16 @@ class TrueReturn:
     action_spread: float
     cut: int = 0
     success_rate: float | None = None
+    learned_reward: float | None = None
 
 
-def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
+def evaluate(
+    environment: str, act: ActBest | None, *, episodes: int, seed: int, reward: See | None = None
+) -> TrueReturn:
     """Measure the true return of a policy (None: random actions) in an environment that `rlhf_ray.envs.make_env` makes.
 
-    The episodes' initial states depend only on ``seed``, so all policies start from the same ones.
+    The episodes' initial states depend only on ``seed``, so all policies start from the same ones. ``reward`` returns the learned
+    reward ``[n]`` of steps.
     """
     from rlhf_ray import envs  # slow to import; the command line reads the rest of this file for its help
 
@@ -70,14 +78,22 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
         env = SyncVectorEnv([lambda one=one: one for one in made])  # type: ignore[misc]
         endless = isinstance(env.envs[0], LastResort)
     actions: list[Array] = []
+    learned: list[Array] = []
+
+    def see(before: Array, taken: Array, after: Array, terminated: BoolArray) -> None:
+        actions.append(taken)
+        if reward is not None and len(taken):
+            learned.append(reward(before, taken, after, terminated))
+
     try:
         quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
-        returns, lengths, succeeded = play(env, act, quota, seed, actions.append, environment)
+        returns, lengths, succeeded = play(env, act, quota, seed, see, environment)
     finally:
         env.close()
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
     success = None if succeeded is None else float(succeeded.mean())
-    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
+    mean = float(np.concatenate(learned).mean()) if learned else None
+    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success, mean)
 
 
 def warn_of_carried_state(environment: str) -> None:
@@ -127,13 +143,13 @@ def play(
     act: ActBest | None,
     quota: Array,
     seed: int,
-    see: Callable[[Array], None] = lambda actions: None,
+    see: See = lambda *steps: None,
     environment: str = "",
 ) -> tuple[FloatArray, IntArray, BoolArray | None]:
     """Play ``quota`` ``[copies]`` episodes in the copies of a vectorised environment; ``act`` None: random actions.
 
     The quota is fixed in advance: counting the first episodes to end would favour short ones. ``seed`` seeds initial states and
-    random actions, and ``see`` is called with the actions of each step that counts.
+    random actions, and ``see`` is called with the steps that count.
 
     Returns:
         ``[sum(quota)]`` float, int and bool: the episodes' returns, lengths, and whether they succeeded; None if the environment
@@ -149,8 +165,10 @@ def play(
     played, steps = np.zeros((2, env.num_envs), int)
     while (played < quota).any():
         actions = np.asarray(drawn.sample() if act is None else act(observations, first))
-        see(actions[begun & (played < quota)])
+        counts = begun & (played < quota)
+        before = observations[counts]  # a copy: some environments write the next observations to the same memory
         observations, rewards, terminated, truncated, said = env.step(actions)
+        see(before, actions[counts], observations[counts], terminated[counts])
         running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward
         steps = np.where(begun, steps + 1, 0)
         first, begun = ~begun, ~(terminated | truncated)

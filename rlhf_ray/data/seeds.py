@@ -13,7 +13,7 @@ _STREAMS = (
 )
 """Numbered from 1. The order must not change: runs of earlier versions resume with it."""
 
-_PROCESSES = ("algorithm", "env runners", "evaluation", "learners")
+_PROCESSES = ("algorithm", "env runners", "evaluation", "learners", "fresh policy")
 """The number of each kind is the first element of its spawn keys."""
 
 

@@ -118,8 +118,9 @@ class RoundQuestions:
         elif self.skips.hopeless or not self._asks_again(tally, used, self._before):
             return None
         self._before = tally
-        progress = self.number / self.labels.rounds if self.labels.rounds else 1.0
-        self.allowed = self.labels.allowed(progress, used, tally.ties, training=self.number > 0)
+        self.allowed = self.labels.allowed(
+            self.labels.progress_of(self.number), used, tally.ties, training=self.number > 0
+        )
         return max(0, self.allowed - used)
 
     def _asks_again(self, tally: Tally, used: int, before: Tally) -> bool:

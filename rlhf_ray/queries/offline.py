@@ -58,13 +58,13 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
 
 
 def cut(trajectories: Sequence[Trajectory], fragments: FragmentSettings, seed: int) -> Fragments | None:
-    """Cut ``fragments.pool`` fragments; None if no trajectory is long enough."""
+    """Cut fragments, at most ``fragments.pool``; None if no trajectory is long enough."""
     lengths = [len(trajectory) for trajectory in trajectories]
     resolved = fragments.resolved(horizon=max(lengths, default=None), total_env_steps=sum(lengths))
     made = cut_fragments(
         trajectories,
         length=resolved.length,
-        count=resolved.pool,
+        count=resolved.count_in(sum(lengths)),
         start_share=resolved.start_share,
         policy_version=RANDOM_POLICY,
         rng=np.random.default_rng(seed),

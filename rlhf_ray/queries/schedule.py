@@ -209,20 +209,28 @@ class LabelSchedule:
 
     def round_at(self, progress: float) -> int:
         """Return the last round that is due at ``progress``."""
-        return math.floor(min(max(progress, 0.0), 1.0) * self.rounds + 1e-9)
+        return math.floor(self._asked(progress) * self.rounds + 1e-9)
+
+    def progress_of(self, number: int) -> float:
+        """Return the progress at which round ``number`` is due."""
+        return self.preferences.until * number / max(1, self.rounds)
+
+    def _asked(self, progress: float) -> float:
+        """Return ``progress`` on the way to `PreferenceSettings.until`, 0 to 1."""
+        return min(max(progress / self.preferences.until, 0.0), 1.0)
 
     def due(self, progress: float) -> int:
         """Return the total number of labels due at ``progress``: the initial ones at 0, the whole budget at 1."""
         settings, initial = self.preferences, self.preferences.first_comparisons
         if self.rounds == 0:
             return settings.comparisons
-        share = self._rate.share(min(max(progress, 0.0), 1.0))
+        share = self._rate.share(self._asked(progress))
         later = round((settings.comparisons - initial) * share)
         return max(initial + later, self.first_fit)
 
     def due_in_round(self, number: int) -> int:
         """Return the total number of labels due by round ``number`` of the synchronous mode."""
-        return self.due(number / self.rounds) if self.rounds else self.preferences.comparisons
+        return self.due(self.progress_of(number))
 
     def progress_due(self, label: int) -> float:
         """Return the progress at which the ``label``-th label falls due: the smallest at which `due` reaches it."""
@@ -230,7 +238,7 @@ class LabelSchedule:
         if label <= initial:
             return 0.0
         share = min(1.0, (label - initial - 0.5) / (settings.comparisons - initial))  # `due` rounds to the nearest
-        return self._rate.progress(share)
+        return self.preferences.until * self._rate.progress(share)
 
     def rounds_covered(self, labels: int) -> int:
         """Return the number of later rounds that can be skipped because ``labels`` labels exist before the first round.

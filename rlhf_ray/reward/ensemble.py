@@ -161,10 +161,12 @@ class RewardEnsemble(nn.Module):
         Raises:
             SettingError: the network reads the steps before: use `episode_rewards`.
         """
-        return self._normalised(self.raw_rewards(observations, actions, next_observations, terminated))
+        return self.normalised(self.raw_rewards(observations, actions, next_observations, terminated))
 
-    def _normalised(self, raw: Tensor) -> Tensor:
-        return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Normalise raw rewards ``[members, …]``."""
+        shape = (-1, *[1] * (raw.dim() - 1))
+        return (raw - self.reward_mean.view(shape)) / self.reward_std.view(shape)
 
     def episode_rewards(self, observations: Tensor, actions: Tensor, terminated: bool) -> Tensor:
         """Compute the normalised reward of each of ``n`` consecutive steps of one episode for each member, without gradients.
@@ -187,7 +189,7 @@ class RewardEnsemble(nn.Module):
             return self.member_rewards(observations[:-1], actions, observations[1:], ended)
         with torch.no_grad(), self._predicting():
             raw = last_of_windows(self.networks, observations, actions, terminated, int(self.window), self.at_once)
-        return self._normalised(raw)
+        return self.normalised(raw)
 
     @contextlib.contextmanager
     def _predicting(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.reward.annotators import Estimates
 from rlhf_ray.reward.comparison_set import StackedComparisons
+from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.likelihood import Loss
 from rlhf_ray.reward.methods import PassLosses
 from rlhf_ray.store.answers import Presses
@@ -66,6 +67,10 @@ declare(
             ("equal", 'that are "equally good"'),
         )
     ),
+    Metric(
+        "best_fragments",
+        "What the best twentieth of the compared fragments earns per step at least, by the normalised learned reward.",
+    ),
     Metric("gradient_steps", "Gradient steps of the fit.", kind=int),
     Metric("weight_decay", "Weight decay of the fit: of the settings, or what the answers chose."),
     Metric("use_action", "Whether the reward sees the action: 1 or 0.", kind=int),
@@ -111,6 +116,9 @@ class FitReport(Estimates):
     disagreement: float
     """Standard deviation over members of the probability that left is preferred (without label noise), averaged over
     comparisons; NaN for a single member."""
+    best_fragments: float
+    """95th percentile, over the compared fragments, of the mean normalised reward per step: the mean step of all of them has 0. NaN
+    without `RewardModelSettings.normalize_outputs`."""
     gradient_steps: int
     weight_decay: float
     """Of the settings, or what the answers chose (`rlhf_ray.reward.choice`), as ``use_action``."""
@@ -189,6 +197,20 @@ def scores_of(
         "held_out_log_likelihood": float(log_likelihoods(predicted, answered).mean()) if len(answered) else math.nan,
         "disagreement": float(spread.mean()) if len(differences) > 1 else math.nan,
     }
+
+
+def best_of(ensemble: RewardEnsemble, rewards: Tensor, counted: Tensor) -> float:
+    """Compute `FitReport.best_fragments`.
+
+    Args:
+        ensemble: the one that ``rewards`` are of.
+        rewards: ``[members, n, 2, length]``: the raw rewards of all comparisons.
+        counted: those that count.
+    """
+    if not ensemble.settings.normalize_outputs:
+        return math.nan
+    rewards = ensemble.normalised(rewards[:, counted].to(ensemble.reward_mean.device))
+    return float(rewards.mean((0, 3)).quantile(0.95))
 
 
 def _mean(values: Tensor, where: Tensor) -> float:

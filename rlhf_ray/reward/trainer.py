@@ -21,7 +21,7 @@ from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likeli
 from rlhf_ray.reward.choice import Chooser, new_mlps
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
-from rlhf_ray.reward.fit_report import FitReport, scores_of
+from rlhf_ray.reward.fit_report import FitReport, best_of, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
@@ -305,7 +305,6 @@ class RewardTrainer:
         of = self.settings
         plain = of.largest_log_odds is None and not of.annotator_rationality
         slope = SLOPES.get(of.loss) if plain else None
-
         of_batch = data.weights.index_select(1, batch)
         weights = (of_batch / len(batch)).to(self.device)
         preferences = data.preferences.index_select(0, batch).to(self.device)
@@ -440,6 +439,7 @@ class RewardTrainer:
             reward_mean=float(self.ensemble.reward_mean.mean()),
             reward_std=float(self.ensemble.reward_std.mean()),
             chosen=self.comparisons.presses(counted),
+            best_fragments=best_of(self.ensemble, rewards, counted),
             gradient_steps=steps,
             seconds=seconds,
             **asdict(self.chooser.chosen),

@@ -37,6 +37,7 @@ from rlhf_ray.actors.ring import (
     no_fit,
 )
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import leave_cores_to_parts
@@ -49,6 +50,7 @@ from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rings import InRunFolder, ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
+    forget_steps,
     raise_fault,
     reset_and_reseed,
     seed_learners,
@@ -56,7 +58,7 @@ from rlhf_ray.rllib.rllib_internals import (
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import Ready, RolloutsAhead, learn_after_sampling, learn_while_sampling
-from rlhf_ray.rllib.starting import first_weights
+from rlhf_ray.rllib.starting import first_weights, fresh_weights
 from rlhf_ray.store.files import lock_store
 
 ORIGIN = "origin.json"
@@ -125,8 +127,8 @@ class LearnsFromPreferences(InRunFolder):
                 failed.enter_context(lock_store(self._store_path()))
             self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._ring_callbacks)
             self._lock = failed.pop_all()
-        self.begun = False
-        """Whether the first labelling round was held."""
+        self.begun = self.fresh = False
+        """Whether the first labelling round was held; whether the agent has started anew."""
         self._gauges = Gauges(str(self._store_path()).rstrip("/").split("/")[-2:][0])  # the run's or trial's folder
         try:
             with spread_env_runners():
@@ -137,12 +139,7 @@ class LearnsFromPreferences(InRunFolder):
         seed_learners(self, experiment.seed)
         self._ahead = RolloutsAhead(self, experiment.agent_settings.max_policy_age)
         if (weights := first_weights(self.config, *self._spaces)) is not None:
-            self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
-            self.env_runner_group.sync_weights(
-                from_worker_or_learner_group=self.learner_group,
-                policies=[DEFAULT_MODULE_ID],
-                inference_only=True,
-            )
+            self._give(weights)
 
     @property
     def ring(self) -> Ring:
@@ -253,10 +250,29 @@ class LearnsFromPreferences(InRunFolder):
                 progress = self.budget.progress(
                     self._sampled, self.ring.env_steps, self.training_iteration, self._policy
                 )
+                self._start_anew(progress.share)
                 self.ring.advance(progress, self._stop, self._learn)
             else:
                 self._learn(no_fit)
             self._log_ring()
+
+    def _start_anew(self, share: float) -> None:
+        """Give the agent new weights, once, when the reward model rests (see `AgentSettings.fresh_policy`)."""
+        experiment = self._checked.experiment
+        due = experiment.preferences.until <= share < 1 and experiment.preferences.comparisons > 0
+        if due and experiment.agent_settings.fresh_policy and not self.fresh:
+            self.fresh = True
+            self._give(fresh_weights(self.config, *self._spaces))
+            self.learner_group.foreach_learner(forget_steps)
+            if self._ring_callbacks is not None:
+                self._ring_callbacks.on_stage("the reward model rests, and the agent starts anew")
+
+    def _give(self, weights: dict[str, Array]) -> None:
+        """Give the policy these weights."""
+        self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
+        self.env_runner_group.sync_weights(
+            from_worker_or_learner_group=self.learner_group, policies=[DEFAULT_MODULE_ID], inference_only=True
+        )
 
     def _learn(self, fitting: Fitting) -> None:
         """Run one iteration of the algorithm, which uses the reward version that is being fitted, if any."""
@@ -370,7 +386,7 @@ class LearnsFromPreferences(InRunFolder):
         folder = Path(path).absolute()
         origin, kept = json.loads((folder / ORIGIN).read_text())["trial"], self._kept
         replace = self._trial is not None and origin not in (None, self._trial)
-        self.begun = kept["begun"]
+        self.begun, self.fresh = kept["begun"], kept["fresh"]
         self.budget.share_out(kept["initial_env_steps"])
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
             self.ring.load(folder, replace=replace)
@@ -385,7 +401,8 @@ class LearnsFromPreferences(InRunFolder):
         """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
-            state[PREFERENCES] = {"begun": self.begun, "initial_env_steps": self.budget.initial_env_steps}
+            initial = self.budget.initial_env_steps
+            state[PREFERENCES] = {"begun": self.begun, "fresh": self.fresh, "initial_env_steps": initial}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def check_environment(config: AlgorithmConfig) -> Checked:
         notes.append(carried)
     experiment = config.settings()
     check_parts(experiment.preferences, experiment.reward_model)
-    fragments = experiment.resolved_fragments(limit)
+    fragments = experiment.resolved_fragments(limit, images=is_image(observation_space))
     if limit is not None and limit < fragments.length:
         raise SettingError(
             f"fragments.length is {fragments.length}, but episodes of {config.env} have at most {limit} steps, and fragments "

@@ -231,6 +231,12 @@ def use_own_learning_rates(learner: Any, timestep: int) -> None:
         learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
 
 
+def forget_steps(learner: Any) -> None:
+    """Let a learner's optimisers forget their steps: the weights are new."""
+    for optimizer in learner._named_optimizers.values():
+        getattr(optimizer, "restart", optimizer.state.clear)()
+
+
 def module_spec(config: Any) -> Any:
     """Return the ``rl_module_spec`` passed to `AlgorithmConfig.rl_module`; None if there is none."""
     return config._rl_module_spec

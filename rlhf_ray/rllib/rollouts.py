@@ -280,6 +280,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
         if settings.varied and horizon:
             # Take few enough per rollout that the pool spans an episode: the end of an episode alone may not vary.
             count = -(-count * steps // max(steps, horizon))
+        count = min(count, settings.count_in(sum(map(len, trajectories))))
         fragments: Fragments | None = cut_fragments(
             trajectories,
             length=settings.length,

@@ -22,6 +22,7 @@ from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.data.seeds import number_of, sequence
 from rlhf_ray.optim import Adam
 from rlhf_ray.policies.actions import to_policy_actions
 from rlhf_ray.policies.encoders import TakesVectors
@@ -150,6 +151,18 @@ def first_weights(
     report = clone(policy, demonstrations, epochs=start.cloning_epochs, **start.cloning(), seed=seed)
     say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
     return _whole(policy.get_state())
+
+
+def fresh_weights(
+    start: AlgorithmConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> dict[str, Array]:
+    """Return weights for the policy of ``start`` to start anew with: `first_weights`, or newly drawn ones."""
+    spaces = observation_space, action_space
+    if (given := first_weights(start, *spaces)) is not None:
+        return given
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number_of(sequence(start.settings().seed, "fresh policy")))
+        return _whole(built(start.policy_module_spec(), *spaces).get_state())
 
 
 def _whole(weights: Mapping[str, Any]) -> dict[str, Array]:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,8 @@ def train_expert(
         random = trained = None
         with contextlib.suppress(Interrupted), interrupted.at_once():
             if whole:
-                env, of = experiment.environment, {"episodes": evaluation_episodes, "seed": experiment.seed}
-                random = evaluate(env, None, **of)
-                trained = evaluate(env, load_policy(folder.checkpoint()).best, **of)
+                test = partial(evaluate, experiment.environment, episodes=evaluation_episodes, seed=experiment.seed)
+                random, trained = test(None), test(load_policy(folder.checkpoint()).best)
     last = folder.last_metrics()
     outcome = Outcome(
         environment=experiment.environment,

@@ -20,6 +20,11 @@ UNUSUAL = 2.0
 COLLAPSED = 0.1
 """Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
 
+REACHED = 2 / 3
+"""Share of what the best compared fragments earn per step, above the average one, below which the policy has not reached what it
+was shown. Chosen on runs of Pendulum and CartPole with 20 and 30 % of the answers wrong: all 78 that learned had 0.70 or more, and
+34 of 35 that failed had less than 0.67."""
+
 FELL_SHORT = 0.8
 """Share of the way from random actions to the reference below which the agent has not learned what it could."""
 
@@ -48,6 +53,8 @@ class Outcome:
     interrupted: bool = False
     training_return: float | None = None
     """The last mean true return in training, with the stochastic policy."""
+    best_fragments: float | None = None
+    """The least that the best twentieth of the compared fragments earns per step (see `FitReport`)."""
     checks: list[Check] = field(default_factory=list)
     """The figures with their bounds."""
     held_out_decided: int | None = None
@@ -70,6 +77,7 @@ def checks_of(result: Result) -> list[Check]:
         mean, bound = trained["true_return_mean"], f"≥ {figure(threshold)}"
         remedy = f"{LEARN} --reference shows what the same settings reach on the true reward."
         checks.append(Check.of("return beside the environment's threshold", mean >= threshold, mean, bound, remedy))
+    checks += _beside_fragments(trained.get("learned_reward"), result)
     if not math.isnan(variation := _variation(trained, random)):
         checks.append(_of_actions(variation, trained, result.get("training_return")))
     if cut := sum(agent.get("cut", 0) for agent in (trained, random, reference) if agent is not None):
@@ -110,6 +118,18 @@ def difference(one: Result, other: Result) -> MeanEstimate:
     parts = sum(square**2 / free for square, free in zip(squares, freedoms, strict=True))
     half = student(sum(squares) ** 2 / parts) * math.sqrt(sum(squares)) if parts else 0.0
     return MeanEstimate(mean, mean - half, mean + half)
+
+
+def _beside_fragments(learned: float | None, result: Result) -> list[Check]:
+    """Compare what the policy earns per step, of the learned reward, with what the best compared fragments do."""
+    if learned is None or (best := result.get("best_fragments")) is None:
+        return []
+    remedy = (
+        "The policy is stuck where the reward model sees fragments that are far better. Train another on the same reward: "
+        f"`rlhf-ray train {result['environment']} --reward-from RUN`, or with --agent sac too."
+    )
+    least = REACHED * best
+    return [Check.of("learned reward per step", learned >= least, learned, f"≥ {figure(least)}", remedy)]
 
 
 def _beside_random(trained: Result, random: Result) -> Check:

@@ -154,7 +154,10 @@ class ProgressBars(Callback):
         if labels := experiment.preferences.comparisons:  # otherwise the reward model is given
             first = experiment.resolved_fragments().initial_env_steps
             iterations = (experiment.total_env_steps - first) // experiment.agent_settings.iteration_env_steps - 1
-            self._totals |= {"labels": labels, "reward fits": min(experiment.preferences.rounds, iterations) + 1}
+            self._totals |= {
+                "labels": labels,
+                "reward fits": min(experiment.preferences.rounds, int(iterations * experiment.preferences.until)) + 1,
+            }
         self._tasks = {name: self._bars.add_task(name, total=total, note="") for name, total in self._totals.items()}
         self._chosen_told = self._nobody_told = False
         self._known: dict[str, str] = {}

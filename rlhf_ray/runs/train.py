@@ -12,17 +12,21 @@ from typing import Any
 from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import hush_ray
-from rlhf_ray.agents.true_return import TrueReturn, evaluate
+from rlhf_ray.agents.true_return import See, TrueReturn, evaluate
 from rlhf_ray.data.checkpoints import all_checkpoints, save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
+from rlhf_ray.data.images import is_image
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.registry import reward_threshold
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config, reference_config
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.reference import train_reference
+from rlhf_ray.runs.answer_alarms import has
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, Pausing, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
@@ -90,7 +94,7 @@ def train(
                     best = evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
             # Otherwise it can be resumed.
             whole = finished and trained is not None and (best is not None or not reference)
-            last, store = latest.values, folder.preferences
+            last, store, rows = latest.values, folder.preferences, reversed(folder.rows())
             outcome = Outcome(
                 environment=experiment.environment,
                 seed=experiment.seed,
@@ -104,6 +108,7 @@ def train(
                 train_seconds=seconds,
                 interrupted=not whole,
                 training_return=last.get("true_return_mean"),
+                best_fragments=next((row["best_fragments"] for row in rows if has(row, "best_fragments")), None),
                 skipped=last.get("skipped", 0),
                 reward_threshold=reward_threshold(experiment.environment),
             )
@@ -214,8 +219,17 @@ def _evaluate(
         with contextlib.suppress(Interrupted), interrupted.at_once(within=EVALUATED_WITHIN):
             env, seed = experiment.environment, experiment.seed
             random = evaluate(env, None, episodes=episodes, seed=seed)
-            return random, evaluate(env, load_policy(folder.checkpoint()).best, episodes=episodes, seed=seed)
+            act = load_policy(folder.checkpoint()).best
+            return random, evaluate(env, act, episodes=episodes, seed=seed, reward=_learned_reward(folder))
     return None, None
+
+
+def _learned_reward(folder: RunFolder) -> See | None:
+    """The run's learned reward, where a step's is quick to compute: of vectors, by a network that reads no steps before."""
+    if not (folder.reward_model / "reward.json").exists():  # stopped before the first fit
+        return None
+    reward = RewardEnsemble.load(folder.reward_model)
+    return None if is_image(reward.observation_space) or reward.reads_history else Predictor(reward).predict
 
 
 class Reporting(Callback):

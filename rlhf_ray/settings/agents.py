@@ -45,6 +45,9 @@ class AgentSettings:
     be at least an episode."""
     gamma: Discount = changeable(0.99)
     """Discount factor per step."""
+    fresh_policy: bool = True
+    """Whether the agent starts anew once the reward model rests (preferences.until below 1). A policy that an early reward taught
+    often stays where that one paid; its rollouts have served to ask about."""
 
     @property
     def iteration_env_steps(self) -> int:
@@ -138,6 +141,7 @@ class SACSettings(AgentSettings):
 
     hidden: Layers = (256, 256)
     """Number of units in each hidden layer of the actor and of both critics."""
+    fresh_policy: bool = False
     normalize_observations: bool = False
     """Whether actor and critics normalise observations by their running mean and deviation over the agent's steps; the reward model
     sees them as they are. Helps where features differ in scale or have no bounds, as in MuJoCo."""

@@ -112,11 +112,13 @@ class Experiment:
         environment = [self.environment] if ":" in self.environment else []
         return environment + [name for group in PARTS for name in own_parts(group, getattr(self, group))]
 
-    def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
+    def resolved_fragments(self, horizon: int | None = None, *, images: bool = False) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
         rollout, rounds = self.agent_settings.rollout_length, self.preferences.rounds
         steps = self.total_env_steps
-        return self.fragments.resolved(horizon=horizon, total_env_steps=steps, rollout=rollout, rounds=rounds)
+        return self.fragments.resolved(
+            horizon=horizon, total_env_steps=steps, rollout=rollout, rounds=rounds, images=images
+        )
 
 
 def own_parts(group: str, settings: PreferenceSettings | RewardModelSettings) -> list[str]:

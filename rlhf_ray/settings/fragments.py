@@ -22,9 +22,10 @@ class FragmentSettings:
     """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
     each is compared more often. auto: 0.5 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
     fragments are a tie), otherwise 0."""
-    pool: Annotated[int, Bounds(2)] = 400
+    pool: Annotated[int, Bounds(2)] | Auto = "auto"
     """Number of fragments from which pairs are drawn; new fragments replace the oldest. With people and films of them: 9 % of that
-    number, and at least 36."""
+    number, and at least 36. auto: 4,000 (of images, 500), and no more of a rollout than fit into it side by side, so that they
+    come from much of what was done. A number: as many of each rollout as there are; a small pool shows the newest policy alone."""
     max_policy_age: Natural | None = None
     """Maximum age of a fragment from which pairs are drawn: how many versions (training iterations) its policy may be behind the
     newest in the pool. Random actions count as one version before the first policy. None: no limit but the size of the pool."""
@@ -66,7 +67,13 @@ class FragmentSettings:
         )
 
     def resolved(
-        self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None, rounds: int = 0
+        self,
+        *,
+        horizon: int | None,
+        total_env_steps: int,
+        rollout: int | None = None,
+        rounds: int = 0,
+        images: bool = False,
     ) -> ResolvedFragments:
         """These settings with numbers in place of auto and of shares.
 
@@ -75,6 +82,7 @@ class FragmentSettings:
             total_env_steps: the run's total environment steps.
             rollout: steps of each rollout that fragments are cut from; None if unknown.
             rounds: number of labelling rounds after the first.
+            images: whether observations are images.
         """
         length, initial, share, exploration = (
             getattr(self, name) for name in ("length", "initial_env_steps", "start_share", "exploration_env_steps")
@@ -92,11 +100,18 @@ class FragmentSettings:
             exploration = round(exploration * total_env_steps / rounds) if rounds else 0
         own: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
         own |= {"length": length, "initial_env_steps": initial, "start_share": share}
-        return ResolvedFragments(**own | {"exploration_env_steps": exploration}, varied=varied)
+        apart = self.pool == "auto" or getattr(self, "apart", False)
+        if self.pool == "auto":
+            own["pool"] = POOL_OF_IMAGES if images else POOL
+        return ResolvedFragments(**own | {"exploration_env_steps": exploration}, varied=varied, apart=apart)
 
 
 STARTS = 0.5
 """`FragmentSettings.start_share` if both it and initial_env_steps are auto."""
+
+
+POOL, POOL_OF_IMAGES = 4_000, 500
+"""`FragmentSettings.pool` if it is auto."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +119,18 @@ class ResolvedFragments(FragmentSettings):
     """`FragmentSettings` with numbers in place of auto."""
 
     length: int = 25
+    pool: int = POOL
     initial_env_steps: int = 2_000
     start_share: float = 0.0
     exploration_env_steps: int = 0
     varied: bool = False
     """Whether `initial_env_steps` was auto: random actions are repeated, and labels are saved while answers are ties."""
+    apart: bool = False
+    """Whether `pool` was auto: few enough fragments are cut that each step is in about one."""
+
+    def count_in(self, steps: int) -> int:
+        """Number of fragments to cut from so many steps."""
+        return min(self.pool, -(-steps // self.length)) if self.apart else self.pool
 
     def between_rounds_env_steps(self, films: bool) -> int:
         """Environment steps outside the agent's iterations before each later round: for exploration, and for ``films``."""

@@ -81,6 +81,9 @@ class PreferenceSettings:
     such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
     rounds: Natural = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
+    until: Annotated[float, Bounds(0, 1, above=True)] = 1.0
+    """Share (0 < x ≤ 1) of the training in which all comparisons are asked and all rounds are held. Then the reward model rests,
+    and the agent learns on a reward that stays. B-Pref and RIME ask for a fifth to a half of the training."""
     pretraining_env_steps: Natural = 0
     """Environment steps before the first labels, rounded up to iterations, in which the agent learns to visit states unlike recent
     ones (PEBBLE). The first fragments then show this agent and random actions in equal parts. Count towards total_env_steps. Needs

@@ -79,7 +79,8 @@ class LearningSession(RewardSession):
     ):
         super().__init__(spaces, total_env_steps, seed)
         fragments, preferences = fragments or FragmentSettings(), preferences or PreferenceSettings()
-        resolved = fragments.resolved(horizon=None, total_env_steps=total_env_steps)
+        images = is_image(spaces[0])
+        resolved = fragments.resolved(horizon=None, total_env_steps=total_env_steps, images=images)
         pretraining = preferences.pretraining_env_steps if ask else 0
         # This library does not control the agent: the first clips are of what it does, after the pretraining.
         first = resolved.initial_env_steps + pretraining

@@ -110,6 +110,20 @@ def test_each_round_is_reached_at_its_share_of_the_training(rounds: int) -> None
     assert (of.round_at(-0.5), of.round_at(1.5)) == (0, rounds)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(until=st.floats(0.05, 1), at=st.floats(0, 1), rounds=st.integers(1, 50))
+def test_until_a_share_of_the_training_is_the_schedule_of_a_training_that_ends_there(schedule, until, at, rounds):
+    whole = LabelSchedule(PreferenceSettings(comparisons=300, rounds=rounds, schedule=schedule))
+    part = LabelSchedule(PreferenceSettings(comparisons=300, rounds=rounds, schedule=schedule, until=until))
+    assert part.due(at * until) == pytest.approx(whole.due(at), abs=1)  # a rounding
+    assert part.due(until) == part.due(1.0) == part.due_in_round(rounds) == 300
+    assert part.round_at(until) == part.round_at(1.0) == rounds
+    assert [part.round_at(part.progress_of(number)) for number in range(rounds + 1)] == list(range(rounds + 1))
+    label = max(1, round(300 * at))
+    assert part.progress_due(label) == pytest.approx(until * whole.progress_due(label))
+    assert part.due(part.progress_due(label) + 1e-9) >= label
+
+
 def test_the_constant_schedule_asks_for_the_same_in_every_round() -> None:
     assert _labels(_schedule(200, 50, 25)) == [50] + [6] * 25
     assert np.ptp(_labels(_schedule(203, 50, 24))[1:]) <= 1

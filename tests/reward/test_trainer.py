@@ -211,6 +211,18 @@ def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n
     assert np.abs(normalised.std(1, ddof=1) - 1).max() < 1e-3
 
 
+def test_the_best_twentieth_of_the_fragments_is_that_of_the_published_rewards() -> None:
+    some = some_comparisons(60, 7, seed=3)
+    trainer = trainer_of(SMALL, some, held_out_share=0.1)
+    best = trainer.fit(20).best_fragments
+    earned = [
+        trainer.ensemble.predict(*steps_of(side)).reshape(60, 7).mean(1) for side in (some.pairs.left, some.pairs.right)
+    ]
+    assert best == pytest.approx(np.quantile(earned, 0.95), abs=1e-5)
+    raw = trainer_of(dataclasses.replace(SMALL, normalize_outputs=False), some, held_out_share=0.1)
+    assert np.isnan(raw.fit(20).best_fragments)
+
+
 def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     old, new = some_comparisons(20, seed=1), some_comparisons(12, seed=2)
     other = dataclasses.replace(old, preferences=1 - old.preferences)

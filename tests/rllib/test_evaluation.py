@@ -9,6 +9,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rlhf_ray.agents import true_return as evaluation
 from rlhf_ray.agents.true_return import evaluate, play
+from rlhf_ray.data.arrays import Array
 from tests.envs.worlds import Gives
 
 
@@ -78,3 +79,17 @@ def test_episodes_that_never_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) ->
         assert evaluate("MountainCarContinuous-v0", None, episodes=1, seed=0).cut == 0  # it has a limit of its own
     finally:
         del gym.registry["Endless-v0"]
+
+
+def test_the_learned_reward_is_that_of_the_steps_that_count() -> None:
+    def true_reward(observations: Array, actions: Array, after: Array, terminated: Array) -> Array:
+        assert observations.shape == after.shape == (len(actions), 3)
+        assert not terminated.any()
+        angle = np.arctan2(observations[:, 1], observations[:, 0])
+        force = np.clip(actions[:, 0], -2, 2)
+        reward: Array = -(angle**2 + 0.1 * observations[:, 2] ** 2 + 0.001 * force**2)
+        return reward
+
+    found = evaluate("Pendulum-v1", None, episodes=7, seed=3, reward=true_reward)
+    assert found.learned_reward == pytest.approx(found.true_return_mean / 200, rel=1e-5)
+    assert evaluate("Pendulum-v1", None, episodes=7, seed=3).learned_reward is None

@@ -33,6 +33,7 @@ def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 
 
 
 RETURN, REFERENCE, WAY = "true return", "reference's true return", "share of the way to the reference"
+REACHED = "learned reward per step"
 THRESHOLD, ACTIONS = "return beside the environment's threshold", "variation of actions beside random ones"
 
 
@@ -40,6 +41,13 @@ def agents(*each: tuple[Any, ...], threshold: float | None = None) -> dict[str, 
     """The result of random actions, the trained agent and perhaps a reference, in this order."""
     result: dict[str, Any] = {} if threshold is None else {"reward_threshold": threshold}
     return result | {name: agent(*of) for name, of in zip(("random", "trained", "reference"), each, strict=False)}
+
+
+def reached(learned: float, best: float) -> dict[str, Any]:
+    """A poor agent, what it earns per step of the learned reward, and what the best fragments do."""
+    result = agents((-1218, 287), (-900, 99)) | {"best_fragments": best, "environment": "Pendulum-v1"}
+    result["trained"]["learned_reward"] = learned
+    return result
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, bool | None] | None, bool]] = {
@@ -66,6 +74,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, bool | None] | None, bool]] = {
     "one episode tells nothing": (agents((-900, 0, 0.58, 1), (-100, 0, 0.58, 1)), {RETURN: None}, False),
     "actions were not measured": (agents((21, 9, None), (500, 0, None), (500, 0, None)), {}, True),
     "nobody's actions vary": (agents((-900, 90, 0.0), (-100, 90, 0.0)), {}, False),
+    "reaches what it was shown": (reached(0.9, 1.2), {}, False),
+    "stuck far below what it was shown": (
+        reached(0.3, 1.2),
+        {REACHED: False},
+        False,
+    ),
     "nothing evaluated": ({}, {}, False),
     "no random actions": ({"trained": agent(5, 1), "reference": agent(9, 1)}, None, False),
     "no trained agent": ({"random": agent(0, 1), "reference": agent(9, 1)}, None, False),
@@ -79,6 +93,12 @@ def test_figures_and_their_bounds(result: dict[str, Any], expected: dict[str, bo
     assert all(bool(check.remedy) == (check.passed is not True) for check in checks)
     assert (share_of_the_way(result) is not None) == told
     assert expected is not None or not checks
+
+
+def test_of_a_policy_that_is_stuck_the_remedy_is_a_command() -> None:
+    result = reached(0.3, 1.2)
+    assert the(result, REACHED).bound == f"≥ {figure(0.8)}"
+    assert "`rlhf-ray train Pendulum-v1 --reward-from RUN`" in the(result, REACHED).remedy
 
 
 def the(result: dict[str, Any], name: str) -> Check:
