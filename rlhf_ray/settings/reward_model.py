@@ -64,7 +64,7 @@ class RewardModelSettings:
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
-    use_action: bool | Literal["auto"] = True
+    use_action: bool | Literal["auto"] = "auto"
     """Whether the action is an input. auto: the answers choose, as they choose weight_decay; until then, and for other networks, it
     is one."""
     use_next_state: bool = False
@@ -84,7 +84,7 @@ class RewardModelSettings:
     without replacement: one with replacement would double the variance of a batch's gradient)."""
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
-    weight_decay: NonNegative | Literal["auto"] = changeable(1e-2)
+    weight_decay: NonNegative | Literal["auto"] = changeable("auto")
     """Weight decay of AdamW. auto: for MLPs, the answers choose (`rlhf_ray.reward.choice`), from 40 answers on and again whenever
     they have nearly doubled; until then, and for other networks, 0.01."""
     batch_size: Count = changeable(32)

@@ -8,7 +8,8 @@ experiment = settings.Experiment(
     agent="sac",
     total_env_steps=200_000,
     preferences=settings.PreferenceSettings(comparisons=175),
-    reward_model=settings.RewardModelSettings(normalize_inputs="running"),
+    fragments=settings.FragmentSettings(pool=400),
+    reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01, use_action=True),
     sac=settings.SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,

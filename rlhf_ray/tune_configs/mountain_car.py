@@ -10,7 +10,7 @@ from rlhf_ray.tune_configs import cartpole
 
 experiment = cartpole.experiment.changed(
     environment="fixed/MountainCar-v0",
-    fragments=FragmentSettings(),
+    fragments=FragmentSettings(pool=400),
     # Random actions hardly move the car: later fragments are worth more questions. PPO does not wait for answers.
     preferences={
         "initial_comparisons": "auto",
