@@ -265,7 +265,7 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "metaworld": by_success,
     "imitation": by_pair,
     "labels": by_variant,
-    "defaults": by_task,
+    "defaults": by_error,
     "parts": by_variant,
     "teachers": by_variant,
     "sac": by_pair,

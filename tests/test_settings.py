@@ -210,8 +210,8 @@ def test_auto_fits_into_short_episodes_rollouts_and_budgets() -> None:
 def _other(kind: type[Any], name: str, value: Any) -> Any:
     """A value of the setting ``name`` that is valid and not ``value``."""
     choices = typing.get_args(typing.get_type_hints(kind)[name])
-    if value == "auto" and int in choices:
-        return 7
+    if value == "auto" and {int, bool} & set(choices):
+        return 7 if int in choices else False
     if isinstance(value, str):
         if int in choices or float in choices:
             return 1_000 if int in choices else 0.5

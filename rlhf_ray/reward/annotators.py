@@ -117,7 +117,7 @@ class Estimates:
             dict(state["rationalities"]),
             {(pair, who): chance for pair, who, chance in state["suspicions"]},
             {
-                name: Drift(ErrorRate(**values["earlier"]), ErrorRate(**values["newest"]), values["rose"])
+                name: Drift(ErrorRate(**values["first"]), ErrorRate(**values["newest"]), values["rose"])
                 for name, values in state["drifts"].items()
             },
         )

@@ -165,7 +165,7 @@ class RewardTrainer:
         self.optimizer.restart()
         self._average.restart()
         self._apply_choice()
-        return max(updates, self.settings.initial_updates)
+        return max(updates, self.settings.initial_updates) if int(self.ensemble.version) else updates
 
     def _apply_choice(self) -> None:
         self.optimizer.param_groups[0]["weight_decay"] = self.chooser.chosen.weight_decay

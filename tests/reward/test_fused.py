@@ -30,7 +30,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def a_trainer(settings: dict[str, Any], actions: Any = FORCES, length: int = 150) -> RewardTrainer:
-    of = RewardModelSettings(batch_size=20, **settings)
+    of = RewardModelSettings(**{"batch_size": 20, "weight_decay": 0.01, "use_action": True} | settings)
     return trainer_of(of, some_comparisons(90, length, actions=actions), held_out_share=0.2, actions=actions)
 
 

@@ -310,7 +310,7 @@ def test_held_out_accuracy_below_chance(right: int, answers: int, raises: bool) 
 
 @pytest.mark.parametrize("collapsed", [False, True])
 def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
-    settings = RewardModelSettings(hidden=(8,), bootstrap=not collapsed)
+    settings = RewardModelSettings(hidden=(8,), bootstrap=not collapsed, weight_decay=0.01, use_action=True)
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
     if collapsed:  # the same weights at the start, and the same comparisons
         for weights in trainer.ensemble.networks.parameters():
@@ -323,7 +323,7 @@ def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
 @pytest.mark.parametrize(("different", "names"), [(20, []), (4, ["fragments_alike"])])
 def test_clips_that_are_copies(different: int, names: list[str]) -> None:
     pool = FragmentPool(
-        FragmentSettings(length=5), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
+        FragmentSettings(length=5, pool=400), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
     )
     clips = some_fragments(different)[np.arange(20) % different]
     pool.add(CutFragments(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
