@@ -125,8 +125,8 @@ def _beside_fragments(learned: float | None, result: Result) -> list[Check]:
     if learned is None or (best := result.get("best_fragments")) is None:
         return []
     remedy = (
-        "The policy is stuck where the reward model sees fragments that are far better. Train another on the same reward: "
-        f"`rlhf-ray train {result['environment']} --reward-from RUN`, or with --agent sac too."
+        "The policy earns far less than compared fragments do: it was trained too briefly, or is stuck. Train another on the same "
+        f"reward: `rlhf-ray train {result['environment']} --reward-from RUN`, or with --agent sac too."
     )
     least = REACHED * best
     return [Check.of("learned reward per step", learned >= least, learned, f"≥ {figure(least)}", remedy)]

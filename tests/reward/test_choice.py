@@ -112,6 +112,8 @@ def test_a_setting_changed_on_the_way_counts_more_than_what_was_chosen() -> None
 
 def test_another_choice_takes_a_first_fits_steps() -> None:
     trainer = trainer_of(replace(AUTO, initial_updates=70), answered(200, by_action=False))
+    assert [trainer.fit(5).gradient_steps for _ in range(2)] == [5, 5]  # the first fit's are the caller's
+    trainer.chooser.load_state({"weight_decay": 10.0, "use_action": True, "answers": 0})
     assert [trainer.fit(5).gradient_steps for _ in range(2)] == [70, 5]
 
 
