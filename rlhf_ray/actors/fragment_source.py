@@ -245,7 +245,7 @@ def parts(env_steps: int, count: int, rollouts: int, fragments: ResolvedFragment
     steps = env_steps - last
     if images:
         number = max(1, min(rollouts, steps // (2 * fragments.length)))
-        in_part = max(2, fragments.count_in(steps) // number)
+        in_part = max(2, fragments.pool // number)
     else:
         number = min(count // FRAGMENTS_PER_PART - 1, steps // (FRAGMENTS_PER_PART * (fragments.length + 1)))
         number, in_part = max(1, number), FRAGMENTS_PER_PART

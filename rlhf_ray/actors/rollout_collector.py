@@ -106,10 +106,11 @@ class RolloutCollector:
         fragments = cut_fragments(
             trajectories,
             length=self.settings.length,
-            count=most or self.settings.count_in(env_steps),
+            count=most or self.settings.pool,
             start_share=self.settings.start_share,
             policy_version=policy_version,
             rng=rng,
+            apart=self.settings.apart,
         )
         too_short = sum(len(trajectory) < self.settings.length for trajectory in trajectories)
         return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, tuple(lengths))

@@ -163,13 +163,18 @@ def cut_fragments(
     start_share: float,
     policy_version: int,
     rng: np.random.Generator,
+    apart: bool = False,
 ) -> Fragments | None:
     """Copy ``count`` different windows of ``length`` steps out of ``trajectories``: fewer if fewer exist, None if none does.
+
+    With ``apart``, no more than fit side by side.
 
     All windows that fit are equally likely, so longer trajectories yield more fragments (as in `imitation`). ``start_share`` of the
     fragments, a number in [0, 1], comes from episode starts instead, if there are enough.
     """
     windows = np.array([max(0, len(trajectory) - length + 1) for trajectory in trajectories], dtype=np.int64)
+    if apart:
+        count = min(count, -(-sum(map(len, trajectories)) // length))
     first_window = np.concatenate([[0], np.cumsum(windows)])
     at_start = first_window[:-1][[t.start == 0 and w > 0 for t, w in zip(trajectories, windows, strict=True)]]
     total = int(first_window[-1])

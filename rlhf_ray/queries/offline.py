@@ -64,7 +64,7 @@ def cut(trajectories: Sequence[Trajectory], fragments: FragmentSettings, seed: i
     made = cut_fragments(
         trajectories,
         length=resolved.length,
-        count=resolved.count_in(sum(lengths)),
+        count=resolved.pool,
         start_share=resolved.start_share,
         policy_version=RANDOM_POLICY,
         rng=np.random.default_rng(seed),

@@ -280,7 +280,6 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
         if settings.varied and horizon:
             # Take few enough per rollout that the pool spans an episode: the end of an episode alone may not vary.
             count = -(-count * steps // max(steps, horizon))
-        count = min(count, settings.count_in(sum(map(len, trajectories))))
         fragments: Fragments | None = cut_fragments(
             trajectories,
             length=settings.length,
@@ -288,6 +287,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
             start_share=settings.start_share,
             policy_version=version,
             rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
+            apart=settings.apart,
         )
         too_short = sum(len(trajectory) < settings.length for trajectory in trajectories)
         return CutFragments(env_runner.worker_index, version, fragments, too_short, ended)

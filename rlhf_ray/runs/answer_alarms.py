@@ -179,8 +179,8 @@ def inverted_answers(rows: Rows) -> Found:
 
 
 @raises(
-    "Nobody but you can say who is right: look at the answers (`rlhf-ray store show RUN answers.html`) and labelling.instructions, "
-    "and give one side weight 0: {whom}, or the others."
+    "Nobody but you can say who is right: look at the answers (`rlhf-ray store show RUN answers.html`) and labelling.instructions. "
+    "Then {whom}; or leave out the others'."
 )
 def two_camps(rows: Rows) -> Found:
     """Annotators prefer the opposite of what the others prefer, and there are nearly as many answers of either side."""

@@ -128,10 +128,6 @@ class ResolvedFragments(FragmentSettings):
     apart: bool = False
     """Whether `pool` was auto: few enough fragments are cut that each step is in about one."""
 
-    def count_in(self, steps: int) -> int:
-        """Number of fragments to cut from so many steps."""
-        return min(self.pool, -(-steps // self.length)) if self.apart else self.pool
-
     def between_rounds_env_steps(self, films: bool) -> int:
         """Environment steps outside the agent's iterations before each later round: for exploration, and for ``films``."""
         return self.exploration_env_steps + (self.filmed_env_steps if films else 0)

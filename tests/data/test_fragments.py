@@ -59,6 +59,13 @@ def test_every_fragment_is_a_slice_of_one_episode_and_no_two_are_the_same(
     assert taken_from_beginnings >= min(round(count * start_share), beginnings)
 
 
+@given(TRAJECTORIES, st.integers(1, 6), st.integers(1, 40), st.integers(0, 99))
+def test_apart_no_more_are_cut_than_fit_side_by_side(trajectories, length, count, seed):
+    fragments = _cut(trajectories, seed, length=length, count=count, apart=True)
+    windows, steps = sum(max(0, len(t) - length + 1) for t in trajectories), sum(map(len, trajectories))
+    assert (0 if fragments is None else len(fragments)) == min(count, windows, int(np.ceil(steps / length)))
+
+
 def test_every_window_is_equally_likely_so_that_long_trajectories_give_more_fragments():
     trajectories = [_trajectory(0, 5), _trajectory(1, 10), _trajectory(2, 3), _trajectory(3, 20)]
     rng = np.random.default_rng(0)
