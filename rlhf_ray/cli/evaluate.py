@@ -57,6 +57,7 @@ def run(words: list[str]) -> None:
     command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
     from rlhf_ray.agents.true_return import episodes_of, evaluate, success_of
     from rlhf_ray.measure.error_rates import newest_rates
+    from rlhf_ray.reward.predictor import reward_of_steps
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
@@ -74,8 +75,9 @@ def run(words: list[str]) -> None:
         check_video(command.video, experiment.environment)
     policy, iteration = newest_policy(folder)
     act = policy.drawn(experiment.seed) if command.sample_actions else policy.best
-    returns = evaluate(experiment.environment, act, episodes=command.episodes, seed=experiment.seed)
     reward, scores = scores_of_run(folder) or (None, None)
+    learned = None if reward is None else reward_of_steps(reward)
+    returns = evaluate(experiment.environment, act, episodes=command.episodes, seed=experiment.seed, reward=learned)
     distances = _distances(folder, reward) if command.distances else None
     if command.video is not None:
         write_video(command.video, experiment.environment, policy, command.video_episodes, experiment.seed)

@@ -12,15 +12,14 @@ from typing import Any
 from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import hush_ray
-from rlhf_ray.agents.true_return import See, TrueReturn, evaluate
+from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.checkpoints import all_checkpoints, save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
-from rlhf_ray.data.images import is_image
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.registry import reward_threshold
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.predictor import Predictor
+from rlhf_ray.reward.predictor import reward_of_steps
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config, reference_config
@@ -220,16 +219,10 @@ def _evaluate(
             env, seed = experiment.environment, experiment.seed
             random = evaluate(env, None, episodes=episodes, seed=seed)
             act = load_policy(folder.checkpoint()).best
-            return random, evaluate(env, act, episodes=episodes, seed=seed, reward=_learned_reward(folder))
+            fitted = (folder.reward_model / "reward.json").exists()  # else stopped before the first fit
+            reward = reward_of_steps(RewardEnsemble.load(folder.reward_model)) if fitted else None
+            return random, evaluate(env, act, episodes=episodes, seed=seed, reward=reward)
     return None, None
-
-
-def _learned_reward(folder: RunFolder) -> See | None:
-    """The run's learned reward, where a step's is quick to compute: of vectors, by a network that reads no steps before."""
-    if not (folder.reward_model / "reward.json").exists():  # stopped before the first fit
-        return None
-    reward = RewardEnsemble.load(folder.reward_model)
-    return None if is_image(reward.observation_space) or reward.reads_history else Predictor(reward).predict
 
 
 class Reporting(Callback):

@@ -106,8 +106,9 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     cli.main(["evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"])
     values = json.loads(capsys.readouterr().out)
     assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
-    names = "true_return_mean true_return_std episodes action_spread cut success_rate env_steps comparisons seed"
+    names = "true_return_mean true_return_std episodes action_spread cut success_rate learned_reward env_steps comparisons seed"
     assert values.keys() == {*names.split(), "reward_model"}
+    assert values["learned_reward"] == pytest.approx(result["trained"]["learned_reward"], rel=1e-4)
     scored = values["reward_model"]
     assert scored["overall"]["accuracy"]["mean"] == pytest.approx(result["held_out_accuracy"])
     assert "returns_rank" in scored["correlations"]
