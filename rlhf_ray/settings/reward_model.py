@@ -64,7 +64,7 @@ class RewardModelSettings:
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
-    use_action: bool | Literal["auto"] = "auto"
+    use_action: bool | Literal["auto"] = True
     """Whether the action is an input. auto: the answers choose, as they choose weight_decay; until then, and for other networks, it
     is one."""
     use_next_state: bool = False

@@ -30,7 +30,6 @@ experiment = settings.Experiment(
         ensemble_size=3,  # Christiano, B-Pref
         learning_rate=1e-3,
         weight_decay=0.01,
-        use_action=True,
         batch_size=64,
         initial_updates=200,
         updates=50,

@@ -9,7 +9,7 @@ experiment = settings.Experiment(
     total_env_steps=200_000,
     preferences=settings.PreferenceSettings(comparisons=175),
     fragments=settings.FragmentSettings(pool=400),
-    reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01, use_action=True),
+    reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01),
     sac=settings.SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,

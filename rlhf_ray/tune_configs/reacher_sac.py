@@ -10,7 +10,7 @@ experiment = settings.Experiment(
     total_env_steps=20_000,
     fragments=settings.FragmentSettings(initial_env_steps=4_000, pool=400),  # 80 episodes to ask about first
     preferences=settings.PreferenceSettings(comparisons=200),
-    reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01, use_action=True),
+    reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01),
     sac=settings.SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,

@@ -27,9 +27,9 @@ def test_settings_are_set_by_name() -> None:
         (8, 8),
         False,
     )
-    assert apply(
-        changed, {"ppo.gamma": 0.99, "seed": 0, "ppo.hidden": [64, 64], "reward_model.use_action": "auto"}
-    ) == (Experiment())
+    assert apply(changed, {"ppo.gamma": 0.99, "seed": 0, "ppo.hidden": [64, 64], "reward_model.use_action": True}) == (
+        Experiment()
+    )
 
 
 def test_what_is_varied_can_be_named_on_the_command_line() -> None:
