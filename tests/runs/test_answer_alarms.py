@@ -27,7 +27,7 @@ def fitted(rates: dict[str, list[float]], seed: int = 0) -> dict[str, Any]:
     wrong = np.stack([np.diff(np.floor(np.cumsum([0.0, *of]) + 1e-9)) > 0 for of in rates.values()], 1).ravel()
     given = np.where(wrong, 1 - right.preferences, right.preferences).astype(np.float32)
     sides = tuple(map(side_of, given, np.random.default_rng(seed + 1).random(n) < 0.5))
-    trainer = RewardTrainer(RewardModelSettings(), VECTORS, FORCES, held_out_share=0.1, seed=seed)
+    trainer = RewardTrainer(RewardModelSettings(weight_decay=0.01), VECTORS, FORCES, held_out_share=0.1, seed=seed)
     trainer.comparisons.add(Comparisons(right.pairs, given, who, sides))
     trainer.fit(300)
     return trainer.fit(30).metrics()
