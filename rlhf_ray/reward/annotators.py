@@ -90,14 +90,12 @@ class Estimates:
 
     def following(self, before: Estimates) -> Estimates:
         """Return the estimates of a fit with how many fits, with those ``before``, have said the same of each annotator."""
-        earlier = before.error_rates
-        rates = {
-            name: replace(
-                rate, fits=earlier[name].fits + 1 if name in earlier and earlier[name].says == rate.says else 1
-            )
-            for name, rate in self.error_rates.items()
-        }
-        return replace(self, error_rates=rates)
+
+        def counted(rate: ErrorRate, earlier: ErrorRate | None) -> ErrorRate:
+            return replace(rate, fits=earlier.fits + 1 if earlier is not None and earlier.says == rate.says else 1)
+
+        rates = {name: counted(rate, before.error_rates.get(name)) for name, rate in self.error_rates.items()}
+        return replace(self, wrong=self.wrong and counted(self.wrong, before.wrong), error_rates=rates)
 
     def with_noise(self, label_noise: float | None) -> Estimates:
         """Return the estimates with the rates that the likelihood has where ``label_noise`` sets them."""

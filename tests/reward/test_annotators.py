@@ -281,8 +281,10 @@ def test_of_two_camps_neither_side_is_turned_round() -> None:
 
 def test_no_one_is_accused_by_one_fit() -> None:
     rate = ErrorRate(0.48, 0.36, 0.6, 60, 0.4)
-    first = Estimates(error_rates={"ada": rate, "ben": rate}).following(Estimates())
+    first = Estimates(wrong=rate, error_rates={"ada": rate, "ben": rate}).following(Estimates())
     assert {each.kind for each in first.error_rates.values()} == {"unknown"}
+    assert first.wrong is not None
+    assert first.wrong.fits == 1
     second = Estimates(error_rates={"ada": rate, "ben": ErrorRate(0.1, 0.05, 0.15, 90)}).following(first)
     assert [each.kind for each in second.error_rates.values()] == ["guesses", "some"]
 

