@@ -138,11 +138,14 @@ ALPHA = 0.5
 """α of the paper: how fast the threshold grows with the largest loss of a trusted label."""
 
 FIRST_BETA, LAST_BETA, DECAY_PASSES = 3.0, 1.0, 60
-"""β of the paper: the threshold's slack in standard deviations of the losses, and the passes in which it shrinks from the first to
-the last, as in the authors' code for locomotion."""
+"""β of the paper: the threshold's slack in variances of the losses, and the passes in which it shrinks from the first to the last, as
+in the authors' code for locomotion (for Meta-World: 600)."""
 
 MOST_SLACK = 3.0
 """Largest slack, in nats, as in the authors' code."""
+
+RHO_SHARE = 0.1
+"""Share of the way that ρ and the running mean go to each pass's, as in the authors' code."""
 
 FLIP = 3 * math.log(10)
 """Loss, in nats, above which a label is turned round: the model gives it a probability below 0.001."""
@@ -151,9 +154,11 @@ FLIP = 3 * math.log(10)
 class Rime(FitMethod):
     """Denoises labels before each pass: leaves out suspected wrong ones, turns round almost certain ones (Cheng et al. 2024).
 
-    A label is trusted if its loss under the ensemble's mean probability is below ``-ln(ρ) + α ρ + β s``: ρ is the largest loss of
-    a label trusted in the last pass, s the losses' standard deviation among those. The first two terms bound the loss of wrong
-    labels from below. A label with a loss above `FLIP` is turned round. All others don't count in this pass.
+    A label is trusted if its loss under the ensemble's mean probability is below ``-ln(ρ) + α ρ + β s``, in nats: ρ is a running
+    mean, over passes, of the largest loss of a trusted label, s the pooled variance of all trusted losses so far. The first two
+    terms bound the loss of wrong labels from below. A label with a loss above `FLIP` is turned round. All others don't count in
+    this pass. ρ and s are the authors' code's (`RunningMeanStd`), not the last pass's. Not here: their fit of the reward to novelty
+    during the pretraining, and the warm-up of the learning rate.
 
     It helps if wrong labels are a matter of chance. If an annotator errs where fragments look alike, plain fits are often better.
     """
@@ -161,7 +166,7 @@ class Rime(FitMethod):
     revises = True
 
     def __init__(self) -> None:
-        self.largest, self.spread, self.passes = 0.0, 0.0, 0
+        self.rho, self.mean, self.variance, self.count, self.passes = 0.0, 0.0, 1.0, 0, 0
         self._shares = {"trusted_share": 1.0, "flipped_share": 0.0}
 
     def revise(self, labels: FitLabels) -> FitLabels:
@@ -170,8 +175,7 @@ class Rime(FitMethod):
         loss = -(labels.preferences * left.log() + (1 - labels.preferences) * (1 - left).log())
         trusted, flipped = loss < self.threshold, loss > FLIP
         if bool(trusted.any()):
-            self.largest = float(loss[trusted].max())
-            self.spread = float(loss[trusted].std(correction=0))
+            self._count(loss[trusted])
         self.passes += 1
         self._shares = {
             "trusted_share": float((trusted | flipped).float().mean()),
@@ -183,11 +187,21 @@ class Rime(FitMethod):
             weights=labels.weights * (trusted | flipped),
         )
 
+    def _count(self, losses: Tensor) -> None:
+        """Add the losses of a pass's trusted labels to ρ and s."""
+        beyond, new = float(losses.mean()) - self.mean, len(losses)
+        count = self.count + new
+        squares = self.variance * self.count + float(losses.var(correction=0)) * new
+        self.variance = (squares + beyond**2 * self.count * new / count) / count
+        self.rho += RHO_SHARE * (float(losses.max()) - self.rho)
+        self.mean += RHO_SHARE * beyond
+        self.count = count
+
     @property
     def threshold(self) -> float:
         """Loss, in nats, below which a label is trusted."""
         beta = max(LAST_BETA, FIRST_BETA - (FIRST_BETA - LAST_BETA) * self.passes / DECAY_PASSES)
-        return -math.log(self.largest + 1e-8) + ALPHA * self.largest + min(beta * self.spread, MOST_SLACK)
+        return -math.log(self.rho + 1e-8) + ALPHA * self.rho + min(beta * self.variance, MOST_SLACK)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the shares of labels that the last pass used and turned round."""
@@ -195,11 +209,11 @@ class Rime(FitMethod):
 
     def state(self) -> dict[str, Any]:
         """See `FitMethod.state`."""
-        return {"largest": self.largest, "spread": self.spread, "passes": self.passes}
+        return {name: getattr(self, name) for name in ("rho", "mean", "variance", "count", "passes")}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `FitMethod.load_state`."""
-        self.largest, self.spread, self.passes = state["largest"], state["spread"], state["passes"]
+        vars(self).update(state)
 
 
 FIRST, LAST = 0.05, 0.0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -113,21 +114,41 @@ def test_surf_is_part_of_a_fit_and_works_without_unlabelled_pairs() -> None:
 
 def test_rime_trusts_turns_round_and_leaves_out_by_its_thresholds() -> None:
     rime = Rime()
-    rime.largest, rime.spread = 0.3, 0.1
+    rime.rho, rime.variance = 0.3, 0.1
     for rime.passes, beta in ((0, 3.0), (15, 2.5), (30, 2.0), (60, 1.0), (1000, 1.0)):  # falls by 1/30 per pass
         assert rime.threshold == pytest.approx(-math.log(0.3 + 1e-8) + 0.5 * 0.3 + beta * 0.1)
     threshold = -math.log(0.3 + 1e-8) + 0.5 * 0.3 + 0.1
-    assert rime.threshold == pytest.approx(threshold)
     losses = [0.1, threshold - 0.01, threshold + 0.01, FLIP - 0.1, FLIP + 0.1]
-    odds = torch.tensor([[math.log(math.exp(-loss) / (1 - math.exp(-loss))) for loss in losses]])  # of the label 1
-    revised = rime.revise(FitLabels(odds, torch.ones(5), torch.ones(5)))
+    revised = rime.revise(_labels_with(losses))
     assert revised.weights.tolist() == [1, 1, 0, 0, 1]
     assert revised.preferences.tolist() == [1, 1, 1, 1, 0]
-    assert rime.largest == pytest.approx(threshold - 0.01, rel=1e-4)
     assert rime.metrics() == {"trusted_share": pytest.approx(0.6), "flipped_share": pytest.approx(0.2)}
     again = Rime()
     again.load_state(rime.state())
     assert again.threshold == rime.threshold
+
+
+def _labels_with(losses: Sequence[float]) -> FitLabels:
+    """Labels of the left fragment with these losses, in nats, by one member."""
+    odds = [[math.log(math.exp(-loss) / (1 - math.exp(-loss))) for loss in losses]]
+    return FitLabels(torch.tensor(odds), torch.ones(len(losses)), torch.ones(len(losses)))
+
+
+def test_rimes_bound_is_a_running_mean_and_its_spread_a_pooled_variance() -> None:
+    """As in the authors' code: its means move a tenth of the way, its variance pools passes by their sizes."""
+    rime, losses = Rime(), [0.2, 0.5, 1.1]
+    for passed in range(1, 6):
+        rime.revise(_labels_with(losses))
+        assert rime.rho == pytest.approx(1.1 * (1 - 0.9**passed), rel=1e-5)
+    mixed, count = Rime(), 0
+    mean, variance = 0.0, 1.0
+    for batch in ([0.1, 0.4], [0.2, 0.3, 0.9, 1.6], [0.05]):
+        mixed.revise(_labels_with(batch))
+        beyond, total = np.mean(batch) - mean, count + len(batch)
+        within = (variance * count + np.var(batch) * len(batch)) / total
+        variance = within + beyond**2 * (count / total) * (len(batch) / total)
+        mean, count = mean + 0.1 * beyond, total
+        assert (mixed.mean, mixed.variance, mixed.count) == (pytest.approx(mean), pytest.approx(variance, rel=1e-5), count)
 
 
 def test_rime_begins_by_trusting_all() -> None:
