@@ -20,6 +20,9 @@ from rlhf_ray.policies.encoders import TakesVectors
 LOG_STD = (-5.0, 2.0)
 """Range of the Gaussian's log standard deviation, before tanh."""
 
+FIRST_STD = 0.87
+"""Standard deviation of an untrained actor's Gaussian: its tanh is nearly uniform in [-1, 1], as B-Pref's first actions are."""
+
 CLAMPED_LOG_STD = (-20.0, 2.0)
 """The same in a policy of Stable-Baselines3, which cuts it off instead of squashing it."""
 
@@ -103,6 +106,9 @@ class SoftActorCriticNetwork(TakesVectors):
             if isinstance(layer, nn.Linear):
                 nn.init.orthogonal_(layer.weight, 0.01 if layer is self.actor[-1] else math.sqrt(2.0))
                 nn.init.zeros_(layer.bias)
+        if not self.discrete:
+            low, high = LOG_STD
+            nn.init.constant_(self.actor[-1].bias[actions:], math.atanh(2 * (math.log(FIRST_STD) - low) / (high - low) - 1))
         self.critics = TwinCritics((size, *hidden, actions) if self.discrete else (size + actions, *hidden, 1))
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial_alpha)))

@@ -53,6 +53,17 @@ def test_log_probabilities_are_those_of_a_tanh_of_a_gaussian_even_where_tanh_is_
     assert torch.isfinite(net.act(obs)[1]).all()
 
 
+def test_an_untrained_actor_acts_nearly_uniformly() -> None:
+    torch.manual_seed(0)
+    net, cells = SoftActorCriticNetwork(OBSERVATIONS, BOX, (64, 64), ALPHA), 200
+    levels = (torch.arange(cells) + 0.5) / cells
+    noise = Normal(0.0, 1.0).icdf(levels).repeat_interleave(2).reshape(cells, 2)
+    for state in observations(20):
+        actions = net.act(state.expand(cells, 3), noise)[0]
+        # The share of actions below each, beside that of uniform ones.
+        assert (levels[:, None] - (actions + 1) / 2).abs().max() < 0.05
+
+
 def test_the_spread_stays_within_its_range() -> None:
     net = network(BOX)
     with torch.no_grad():
