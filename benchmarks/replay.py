@@ -91,11 +91,11 @@ def _replay(
     done, rows = 0, []
     for until in rounds:
         asked = answers[np.arange(until, until + ahead)]
-        before = _step_rewards(trainer.ensemble, asked) if done else None
+        before = step_rewards(trainer.ensemble, asked) if done else None
         trainer.comparisons.add(answers[np.arange(done, until)])
         trainer.fit(trainer.settings.updates if done else trainer.settings.initial_updates)
         done = until
-        rewards = _step_rewards(trainer.ensemble, asked)
+        rewards = step_rewards(trainer.ensemble, asked)
         sides = asked.pairs.left, asked.pairs.right
         true = np.stack([side.rewards for side in sides])
         returns = np.stack([trainer.ensemble.fragment_returns(side).mean(0) for side in sides])
@@ -113,7 +113,7 @@ def _replay(
     return rows
 
 
-def _step_rewards(ensemble: RewardEnsemble, asked: Comparisons) -> FloatArray:
+def step_rewards(ensemble: RewardEnsemble, asked: Comparisons) -> FloatArray:
     """The model's rewards of all steps, left fragments first."""
     rewards = [_rewards_of(ensemble, side) for side in (asked.pairs.left, asked.pairs.right)]
     return np.concatenate(rewards)

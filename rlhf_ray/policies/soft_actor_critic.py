@@ -101,14 +101,15 @@ class SoftActorCriticNetwork(TakesVectors):
         layers: list[nn.Module] = []
         for inputs, units in pairwise((size, *hidden)):
             layers += [nn.Linear(inputs, units), nn.ReLU()]
-        self.actor = nn.Sequential(*layers, nn.Linear(hidden[-1], self.outputs))
+        last = nn.Linear(hidden[-1], self.outputs)
+        self.actor = nn.Sequential(*layers, last)
         for layer in self.actor:
             if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight, 0.01 if layer is self.actor[-1] else math.sqrt(2.0))
+                nn.init.orthogonal_(layer.weight, 0.01 if layer is last else math.sqrt(2.0))
                 nn.init.zeros_(layer.bias)
         if not self.discrete:
             low, high = LOG_STD
-            nn.init.constant_(self.actor[-1].bias[actions:], math.atanh(2 * (math.log(FIRST_STD) - low) / (high - low) - 1))
+            nn.init.constant_(last.bias[actions:], math.atanh(2 * (math.log(FIRST_STD) - low) / (high - low) - 1))
         self.critics = TwinCritics((size, *hidden, actions) if self.discrete else (size + actions, *hidden, 1))
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial_alpha)))

@@ -138,8 +138,8 @@ ALPHA = 0.5
 """α of the paper: how fast the threshold grows with the largest loss of a trusted label."""
 
 FIRST_BETA, LAST_BETA, DECAY_PASSES = 3.0, 1.0, 60
-"""β of the paper: the threshold's slack in variances of the losses, and the passes in which it shrinks from the first to the last, as
-in the authors' code for locomotion (for Meta-World: 600)."""
+"""β of the paper: the threshold's slack in variances of the losses, and the passes in which it shrinks from the first to the last,
+as in the authors' code for locomotion (for Meta-World: 600)."""
 
 MOST_SLACK = 3.0
 """Largest slack, in nats, as in the authors' code."""

@@ -53,7 +53,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         usual = SACSettings()
         self.hidden: tuple[int, ...] = usual.hidden
         self.normalize_observations = usual.normalize_observations
-        self.replay_capacity = usual.buffer_size
+        self.replay_capacity, self.newest_steps = usual.buffer_size, usual.newest_steps
         self.updates_per_env_step = usual.updates_per_env_step
         # An iteration is one training step.
         self.min_time_s_per_iteration = None
@@ -63,6 +63,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         self,
         *,
         buffer_size: int | None = None,
+        newest_steps: int | None = None,
         updates_per_env_step: float | None = None,
         hidden: tuple[int, ...] | None = None,
         normalize_observations: bool | None = None,
@@ -72,6 +73,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         super().training(**arguments)
         own = {
             "replay_capacity": buffer_size,
+            "newest_steps": newest_steps,
             "updates_per_env_step": updates_per_env_step,
             "hidden": hidden,
             "normalize_observations": normalize_observations,
@@ -92,6 +94,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
             hidden=settings.hidden,
             normalize_observations=settings.normalize_observations,
             buffer_size=settings.buffer_size,
+            newest_steps=settings.newest_steps,
             updates_per_env_step=settings.updates_per_env_step,
             num_steps_sampled_before_learning_starts=settings.learning_starts,
             train_batch_size_per_learner=settings.batch_size,

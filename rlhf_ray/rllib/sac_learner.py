@@ -63,14 +63,21 @@ class TransitionBuffer:
         self.added += count
         return _masked(rows)
 
-    def sample(self, count: int) -> dict[str, Tensor]:
+    def sample(self, count: int, newest: int = 0) -> dict[str, Tensor]:
         """Draw transitions uniformly, with replacement, from torch's global generator.
+
+        Args:
+            count: how many.
+            newest: every second one is drawn from so many of the newest; 0 for from all, as the others are.
 
         Returns:
             Columns of ``count`` rows: ``obs``, ``new_obs``, ``actions`` (the policy's), ``rewards`` (float32, as added),
             ``terminateds`` (bool) and ``loss_mask`` (bool, all True).
         """
         rows = torch.randint(len(self), (count,))
+        if newest:
+            ago = torch.randint(min(newest, len(self)), (len(rows[::2]),))
+            rows[::2] = (self.added - 1 - ago) % self.capacity
         return _masked({name: column[rows] for name, column in self._columns.items()})
 
     def reward_scale(self) -> tuple[float, float]:
@@ -213,7 +220,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         left = steps
         while left:
             drawn = min(left, max(1, ROWS // size))
-            rows = self._rewarded(self.replay.sample(drawn * size), replayed=True)
+            rows = self._rewarded(self.replay.sample(drawn * size, self.config.newest_steps), replayed=True)
             with torch.no_grad():
                 transitions = ReplayedSteps(
                     network.scaled(rows[Columns.OBS]),

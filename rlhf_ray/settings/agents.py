@@ -156,6 +156,9 @@ class SACSettings(AgentSettings):
     """Transitions per gradient step."""
     buffer_size: Count = 1_000_000
     """Number of transitions that the replay buffer keeps; new ones replace the oldest. It takes memory only as it fills."""
+    newest_steps: Natural = changeable(0)
+    """Half of each batch is drawn from so many of the newest transitions, so that actor and critics know what the policy does now
+    (QPA, Hu et al. 2024: ten episodes). 0: all are drawn uniformly."""
     actor_learning_rate: Positive = changeable(3e-4)
     """Learning rate of the actor (Adam)."""
     critic_learning_rate: Positive = changeable(3e-4)

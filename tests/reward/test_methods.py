@@ -148,7 +148,11 @@ def test_rimes_bound_is_a_running_mean_and_its_spread_a_pooled_variance() -> Non
         within = (variance * count + np.var(batch) * len(batch)) / total
         variance = within + beyond**2 * (count / total) * (len(batch) / total)
         mean, count = mean + 0.1 * beyond, total
-        assert (mixed.mean, mixed.variance, mixed.count) == (pytest.approx(mean), pytest.approx(variance, rel=1e-5), count)
+        assert (mixed.mean, mixed.variance, mixed.count) == (
+            pytest.approx(mean),
+            pytest.approx(variance, rel=1e-5),
+            count,
+        )
 
 
 def test_rime_begins_by_trusting_all() -> None:

@@ -128,6 +128,9 @@ def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ri
         seen.add(name)
     newest = [each.tobytes() for piece in [*pieces, pieces[-1]] for each in piece.get_observations()[:-1]][-50:]
     assert seen == set(newest)
+    rows = buffer.sample(2_000, newest=7)
+    names = [row.numpy().tobytes() for row in rows[Columns.OBS]]
+    assert (set(names[::2]), set(names[1::2])) == (set(newest[-7:]), set(newest))
 
 
 # The learner.
