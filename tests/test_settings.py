@@ -97,8 +97,8 @@ def test_a_value_that_cannot_work_is_named_with_the_setting_and_the_remedy(
 @pytest.mark.parametrize(
     ("given", "first"),
     [
-        ({}, 125),
-        ({"comparisons": 20}, 5),
+        ({}, 250),
+        ({"comparisons": 20}, 10),
         ({"comparisons": 1}, 1),
         ({"comparisons": 20, "rounds": 0}, 20),
         ({"initial_comparisons": 0.1}, 50),

@@ -78,7 +78,7 @@ class PreferenceSettings:
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
-    such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
+    such as 0.1. auto: half, because an early correct reward decides the outcome (Christiano et al. 2017 ask a quarter)."""
     rounds: Natural = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     until: Annotated[float, Bounds(0, 1, above=True)] = 1.0
@@ -181,7 +181,7 @@ class PreferenceSettings:
             ),
             "initial_comparisons": (
                 isinstance(first, int) and least <= first <= self.comparisons,
-                f"{between}, or auto for a quarter, or a share of them between 0 and 1",
+                f"{between}, or auto for half, or a share of them between 0 and 1",
             ),
             "rounds": (
                 self.rounds > 0 or first == self.comparisons,
@@ -212,7 +212,7 @@ class PreferenceSettings:
             return min(self.comparisons, max(1, round(initial * self.comparisons)))
         if initial != "auto":
             return initial
-        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
+        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 2)))
 
     @property
     def annotator_entries(self) -> tuple[AnnotatorEntry, ...]:

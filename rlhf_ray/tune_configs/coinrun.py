@@ -14,6 +14,7 @@ experiment = settings.Experiment(
     fragments=settings.FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
     preferences=settings.PreferenceSettings(
         comparisons=2_000,
+        initial_comparisons=0.25,
         rounds=200,
         schedule="constant",  # early fragments have no coins
         # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.

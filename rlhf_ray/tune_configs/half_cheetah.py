@@ -16,6 +16,7 @@ experiment = settings.Experiment(
     ),
     preferences=settings.PreferenceSettings(
         comparisons=700,  # Christiano: with 700, close to the true reward on all MuJoCo tasks
+        initial_comparisons=0.25,  # Christiano
         rounds=48,  # one per ten iterations, with 10 or 11 comparisons each
         # Christiano: a rate proportional to 2e6/(T + 2e6), that is 1/(1 + t/2) over a million steps.
         schedule="hyperbolic",

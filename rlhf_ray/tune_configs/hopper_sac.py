@@ -7,7 +7,7 @@ experiment = settings.Experiment(
     environment="rlhf_ray/HopperFixed-v0",
     agent="sac",
     total_env_steps=200_000,
-    preferences=settings.PreferenceSettings(comparisons=175),
+    preferences=settings.PreferenceSettings(comparisons=175, initial_comparisons=0.25),
     fragments=settings.FragmentSettings(pool=400),
     reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01),
     sac=settings.SACSettings(

@@ -13,7 +13,7 @@ experiment = cartpole.experiment.changed(
     fragments=FragmentSettings(pool=400),
     # Random actions hardly move the car: later fragments are worth more questions. PPO does not wait for answers.
     preferences={
-        "initial_comparisons": "auto",
+        "initial_comparisons": 0.25,
         "selection": "random",
         "teacher": "human",
         "mode": "asynchronous",

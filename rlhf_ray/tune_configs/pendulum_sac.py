@@ -7,7 +7,7 @@ experiment = pendulum.experiment.changed(
     agent="sac",
     # A fifth of PPO's steps: the replay buffer takes one gradient step for each.
     total_env_steps=20_000,
-    preferences={"comparisons": 100, "initial_comparisons": "auto"},
+    preferences={"comparisons": 100, "initial_comparisons": 0.25},
     sac=SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,

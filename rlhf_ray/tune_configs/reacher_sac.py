@@ -9,7 +9,7 @@ experiment = settings.Experiment(
     # A fifth of the steps that PPO takes to learn as much: the replay buffer takes one gradient step for each.
     total_env_steps=20_000,
     fragments=settings.FragmentSettings(initial_env_steps=4_000, pool=400),  # 80 episodes to ask about first
-    preferences=settings.PreferenceSettings(comparisons=200),
+    preferences=settings.PreferenceSettings(comparisons=200, initial_comparisons=0.25),
     reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01),
     sac=settings.SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
