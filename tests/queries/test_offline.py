@@ -147,7 +147,7 @@ def test_the_reward_model_of_a_selection_is_fitted_as_in_training(tmp_path, monk
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5, pool=12))
     model = RewardModelSettings(hidden=(8,), updates=5, initial_epochs=6, batch_size=3, methods=("surf",))
     store = PreferenceStore(tmp_path / "store")
-    label_recorded(found, store, _preferences(selection="entropy", comparisons=20), model)
+    label_recorded(found, store, _preferences(selection="entropy", comparisons=20, initial_comparisons=5), model)
     assert [of[0] for of in fits] == [-(-6 * fits[0][3] // 3), 5]
     for _, unlabelled, _, held in fits:
         assert len(unlabelled) == 12 * 11 // 2 - held  # of all fragments of the pool; pairs with an answer are left out

@@ -136,7 +136,7 @@ def test_a_schedule_in_steps_is_that_of_drlhp(total: int) -> None:
     of = LabelSchedule(preferences, env_steps=total)
     for progress in (0.1, 0.5, 0.9):  # the integral of k / (T + k), normalised
         share = math.log((progress * total + k) / k) / math.log((total + k) / k)
-        assert of.due(progress) - 175_000 == pytest.approx(525_000 * share, abs=1)
+        assert of.due(progress) - 350_000 == pytest.approx(350_000 * share, abs=1)
     with pytest.raises(SettingError, match=r"halving_env_steps is 2000000; set total_env_steps"):
         LabelSchedule(preferences)
 
