@@ -71,15 +71,17 @@ def fast(experiment: Experiment) -> Experiment:
     exploration = experiment.fragments.exploration_env_steps
     exploration = length if isinstance(exploration, float) else exploration
     comparisons = min(8, of.comparisons)
+    pretraining = 2 * rollout if of.pretraining_env_steps else 0
     here = {"num_envs": 2, "num_env_runners": 0, "num_learners": 0, "rollout_length": rollout}
     return experiment.changed(
-        total_env_steps=first + exploration + 2 * 2 * rollout,
+        total_env_steps=pretraining + first + exploration + 2 * 2 * rollout,
         fragments={"initial_env_steps": first, "exploration_env_steps": exploration},
         preferences={
             "comparisons": comparisons,
             "initial_comparisons": comparisons // 2,
             "minimum_comparisons": None,
             "rounds": min(1, of.rounds),
+            "pretraining_env_steps": pretraining,
             "teacher": "oracle" if of.teacher == "human" else of.teacher,
             "human_share": 0.0,
         },
