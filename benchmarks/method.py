@@ -3,7 +3,7 @@
     python benchmarks/method.py imitation     # beside imitation 1.0.1 at the same training steps and labels
     python benchmarks/method.py labels        # how many labels a task needs
     python benchmarks/method.py defaults      # eleven environments from the defaults alone, some answers wrong
-    python benchmarks/method.py parts         # selection, ensemble, likelihood, regularisation, SURF, RIME, RUNE
+    python benchmarks/method.py parts         # selection, ensemble, likelihood, regularisation, SURF, RUNE
     python benchmarks/method.py teachers      # six teachers, PPO and SAC
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
     python benchmarks/method.py coinrun       # a procgen game from pixels
@@ -187,7 +187,6 @@ ERRORS: Mapping[str, tuple[str, ...]] = {
     "10 % wrong, noise model": wrong(0.1, NOISE, "0.2"),
     "30 % wrong": wrong(0.3),
     "30 % wrong, noise model": wrong(0.3, NOISE, "0.6"),
-    "30 % wrong, RIME": wrong(0.3, METHODS, "rime"),
 }
 PARTS: Mapping[str, tuple[str, ...]] = {
     "random pairs": (),
