@@ -54,7 +54,7 @@ BOUNDS = {
     "between 0 and 1": "fragments.start_share=1.5 fragments.random_action_share=-0.1",
     "between 1 and": "preferences.initial_comparisons=0 preferences.minimum_comparisons=0",
     "comparisons=500": "preferences.initial_comparisons=501 preferences.minimum_comparisons=501",
-    "a share of them between 0": "preferences.initial_comparisons=1.5 preferences.initial_comparisons=0.0",
+    "a share of them, above 0": "preferences.initial_comparisons=1.5 preferences.initial_comparisons=0.0",
     "a share of the training's": "fragments.exploration_env_steps=1.5",
     "set that to seconds above 0": "preferences.answer_spread=0.5",
     "at least one": "reward_model.hidden=() sac.hidden=()",

@@ -388,6 +388,8 @@ class LearnsFromPreferences(InRunFolder):
         replace = self._trial is not None and origin not in (None, self._trial)
         self.begun, self.fresh = kept["begun"], kept["fresh"]
         self.budget.share_out(kept["initial_env_steps"])
+        if self.begun:
+            self.budget.initial_env_steps = kept["initial_env_steps"]  # taken: an extension has no more of them
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
             self.ring.load(folder, replace=replace)
         if self.begun and self.ring.version:  # the ring may be ahead of the learner

@@ -126,8 +126,8 @@ def _beside_fragments(learned: float | None, result: Result) -> list[Check]:
         return []
     remedy = (
         "The policy earns far less than the best compared fragments: it is stuck, was trained too briefly, or fragments earn what "
-        "no policy keeps up. Train another on the same reward: "
-        f"`rlhf-ray train {result['environment']} --reward-from RUN`, or with --agent sac too."
+        "no policy keeps up. Train another on the same reward: `rlhf-ray train RUN/config.json --reward-from RUN`, with this run's "
+        "folder for RUN, or another agent (--agent)."
     )
     least = REACHED * best
     return [Check.of("learned reward per step", learned >= least, learned, f"≥ {figure(least)}", remedy)]

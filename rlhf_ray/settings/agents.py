@@ -175,6 +175,8 @@ class SACSettings(AgentSettings):
 
     def __post_init__(self) -> None:
         check_values(self, "sac")
+        most = f"it must be at most sac.buffer_size={self.buffer_size}, the transitions that are kept"
+        require(self.newest_steps <= self.buffer_size, "sac.newest_steps", self.newest_steps, most)
         require(
             self.buffer_size >= self.iteration_env_steps,
             "sac.buffer_size",

@@ -83,7 +83,8 @@ class PreferenceSettings:
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     until: Annotated[float, Bounds(0, 1, above=True)] = 1.0
     """Share (0 < x ≤ 1) of the training in which all comparisons are asked and all rounds are held. Then the reward model rests,
-    and the agent learns on a reward that stays. B-Pref and RIME ask for a fifth to a half of the training."""
+    and the agent learns on a reward that stays, PPO anew (fresh_policy). B-Pref and RIME ask for a fifth to a half of the
+    training."""
     pretraining_env_steps: Natural = 0
     """Environment steps before the first labels, rounded up to iterations, in which the agent learns to visit states unlike recent
     ones (PEBBLE). The first fragments then show this agent and random actions in equal parts. Count towards total_env_steps. Needs
@@ -172,7 +173,7 @@ class PreferenceSettings:
         _ = self.annotator_entries  # refuses what is none
         least = min(1, self.comparisons)
         share = isinstance(self.initial_comparisons, float)
-        first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
+        first = 0 if share and not 0 < self.initial_comparisons <= 1 else self.first_comparisons  # type: ignore[operator]
         between = f"it must be between {least} and preferences.comparisons={self.comparisons}"
         rules = {
             "annotators": (
@@ -181,7 +182,7 @@ class PreferenceSettings:
             ),
             "initial_comparisons": (
                 isinstance(first, int) and least <= first <= self.comparisons,
-                f"{between}, or auto for half, or a share of them between 0 and 1",
+                f"{between}, or auto for half, or a share of them, above 0 and up to 1.0",
             ),
             "rounds": (
                 self.rounds > 0 or first == self.comparisons,

@@ -98,7 +98,7 @@ def test_figures_and_their_bounds(result: dict[str, Any], expected: dict[str, bo
 def test_of_a_policy_that_is_stuck_the_remedy_is_a_command() -> None:
     result = reached(0.3, 1.2)
     assert the(result, REACHED).bound == f"≥ {figure(0.8)}"
-    assert "`rlhf-ray train Pendulum-v1 --reward-from RUN`" in the(result, REACHED).remedy
+    assert "`rlhf-ray train RUN/config.json --reward-from RUN`" in the(result, REACHED).remedy
 
 
 def the(result: dict[str, Any], name: str) -> Check:
@@ -232,8 +232,13 @@ def test_wrong_answers_are_told_in_the_terminal_and_in_the_report(
         assert all(said in line for line in lines)
     page = write_report(folder.path).read_text()
     assert "answers that look wrong<b>0.120</b>" in page
-    assert "0.0800 to 0.170 · keeps ≤ 0.15, by its interval" in page
+    assert "0.0800 to 0.170" in page
+    assert "undecided: ≤ 0.15, by its interval" in page
     assert "about 50 % of ben&#39;s answers look wrong (40–60 %), as if guessed" in page
+    for high, verdict in ((0.14, "keeps"), (0.16, "undecided:")):
+        folder.metrics.write_text(json.dumps(row | ErrorRate(0.12, 0.1, high, 30).metrics()) + "\n")
+        page = write_report(folder.path).read_text()
+        assert f"{verdict} ≤ 0.15, by its interval" in page
 
 
 def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ CHOSEN = {"weight decay": "weight_decay", "reward sees the action": "use_action"
 
 
 def _chosen(run: Run, setting: str) -> str | None:
-    return "chosen by the answers" if part(run.settings, "reward_model").get(setting) == "auto" else None
+    return "auto" if part(run.settings, "reward_model").get(setting) == "auto" else None
 
 
 _OF_AGENT = ("true_return_mean", "true_return_std", "episodes", "cut", "success_rate")
@@ -66,12 +66,12 @@ def _of_labels(run: Run) -> Iterator[Check]:
         share = share_interval(accuracy * answers, answers) if answers else MeanEstimate(accuracy, None, None)
         unsure = share.low is None or share.high is None or share.low <= 0.5 <= share.high
         remedy = "Too few held-out answers tell, or it has learned nothing: collect more (preferences.comparisons)."
-        bound = f"> 0.5, on {answers} answers"
+        bound = f"> 0.5, on {answers} {'answer' if answers == 1 else 'answers'}"
         yield Check.of("held-out accuracy", None if unsure else accuracy > 0.5, share, bound, remedy)
     if (wrong := newest_rates(run.rows)[0]) is not None:
         rate = MeanEstimate(wrong.rate, wrong.low, wrong.high)
         bound = f"≤ {MANY_WRONG}, by its interval"
-        passed = False if wrong.low > MANY_WRONG else True if wrong.rate <= MANY_WRONG else None
+        passed = False if wrong.low > MANY_WRONG else True if wrong.high <= MANY_WRONG else None
         yield Check.of("answers that look wrong", passed, rate, bound, SEE)
 
 
