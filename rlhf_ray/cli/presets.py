@@ -12,6 +12,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.settings import AgentName, Experiment, load_experiment
+from rlhf_ray.teachers import PRESETS
 
 
 def about_presets(command: str) -> str:
@@ -77,6 +78,22 @@ def check_agent(given: Experiment, before: Experiment) -> None:
                 raise SettingError(
                     f"{other}.{name} is {value!r}, but the agent is {given.agent}: leave it out, or add --agent {other}."
                 )
+
+
+def check_teacher(given: Experiment, before: Experiment) -> None:
+    """Refuse settings of teachers other than those of the experiment ``given``, which differ from those ``before``."""
+    of = given.preferences
+    names = (of.teacher, *(entry.teacher for entry in of.annotator_entries))
+    used = {setting for name in names for part in name.split("+") for setting in PRESETS.get(part, ())}
+    if ":" in of.teacher or (of.teacher == "population" and not of.annotators):  # one's own; the built-in annotators
+        return
+    for name, (setting, *_) in filter(lambda item: item[1], PRESETS.items()):
+        value = getattr(of, setting)
+        if setting not in used and value != getattr(before.preferences, setting):
+            raise SettingError(
+                f"preferences.{setting} is {value!r}, but the teacher is {of.teacher}, who does not use it: leave it out, or add "
+                f"--preferences.teacher {name}."
+            )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tyro
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import asks_help, parse_arguments, spelled_out
-from rlhf_ray.cli.presets import about_presets, check_agent, new_folder, preset
+from rlhf_ray.cli.presets import about_presets, check_agent, check_teacher, new_folder, preset
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
@@ -94,6 +94,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     bound_cores(command.cores)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
+    check_teacher(experiment, defaults)
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
         _check_resumed(resumed, command, defaults, experiment)

@@ -25,6 +25,7 @@ WRONG = {
     "trian pendulum": r"'trian' is no command; did you mean train\?",
     "train": "train needs a preset; ",
     "train pendulum --sac.gamma 0.9": "sac.gamma is 0.9, but the agent is ppo: ",
+    "train pendulum --preferences.mistake 0.3": "preferences.mistake is 0.3, but the teacher is oracle, who does not use it: ",
     "train pendulum --ppo.learning-rate inf": "ppo.learning_rate is inf; it must be a finite",
     "train pendulum --seed abc": "Error parsing --seed: 'abc' is not a whole number.",
     "train pendulum --seed --cores 1": "Missing value for argument '--seed'.",
