@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from itertools import product
 from pathlib import Path
@@ -53,12 +54,12 @@ def main() -> None:
         wrong = experiment.preferences.mistake if teacher == "mistake" else 0.0
         key = f"{experiment.environment}, {teacher if teacher != 'mistake' else f'{100 * wrong:.0f} % wrong'}"
         rows[f"{key}, seed {experiment.seed}"] = row = correlations(run)
-        record("choice", {"runs": rows})
+        record("choice", {"command": "python benchmarks/choice.py RUN...", "runs": rows})
         print(key, row, flush=True)
 
 
 def correlations(run: Path) -> dict[str, list[float]]:
-    """The correlation of each setting's rewards of steps with the true ones, for each part."""
+    """The correlation of each setting's rewards of steps with the true ones, for each part; 0 of rewards that are all the same."""
     experiment = RunFolder(run).experiment()
     answers = PreferenceStore(run / "preferences", create=False).load()
     assert answers is not None
@@ -81,7 +82,8 @@ def _correlation(settings: RewardModelSettings, env: Any, answers: Any, part: An
     trainer.fit(STEPS)
     asked = answers[np.flatnonzero(part == held)]
     true = np.concatenate([side.rewards.ravel() for side in (asked.pairs.left, asked.pairs.right)])
-    return round(pearson(step_rewards(trainer.ensemble, asked), true), 3)
+    found = pearson(step_rewards(trainer.ensemble, asked), true)
+    return 0.0 if math.isnan(found) else round(found, 3)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def test_a_jitter_reaches_every_weight_that_is_drawn_in_each_process_by_a_millio
     own, one, two = found.values()
     assert len(own) > 50
     for name, weights in own.items():
-        if len(np.unique(weights)) == 1:  # not drawn
+        if len(np.unique(weights)) <= max(1, weights.size // 2):  # not drawn: one constant, or two
             np.testing.assert_array_equal(weights, one[name])
         else:
             np.testing.assert_allclose(one[name], weights, rtol=1.1e-6)

@@ -34,6 +34,7 @@ experiment = settings.Experiment(
         updates=200,  # 50 passes at most over 200 to 1,000 labels, which end at an accuracy of 97 %
     ),
     sac=settings.SACSettings(
+        rollout_length=100,
         learning_starts=1_000,
         actor_learning_rate=5e-4,
         critic_learning_rate=5e-4,
