@@ -153,12 +153,13 @@ def test_a_complete_run_goes_on_from_the_command_line(tmp_path: Path, capsys: py
         ),
     ):
         assert re.search(said, fails_with(capsys, *resume, *words))
-    cli.main([*resume, "--total-env-steps", str(500 + 4 * 600), "--preferences.comparisons", "60", *more])
+    cli.main([*resume, "--total-env-steps", str(600 + 4 * 600), "--preferences.comparisons", "60", *more])
     folder = RunFolder(run)
     assert folder.finished()
     rows = folder.rows()
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert [row["env_steps"] for row in rows] == [1100, 1700, 2300, 2900]
+    assert {row["first_fragments_env_steps"] for row in rows} == {500}  # the 100 steps more fill no iteration
     assert rows[1]["comparisons"] == 40
     assert rows[-1]["comparisons"] == len(PreferenceStore(folder.preferences)) == 60
     assert rows[-1]["reward_version"] > rows[1]["reward_version"]
