@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from rlhf_ray.data.system import torch_threads, usable_cores
@@ -205,6 +204,8 @@ def leave_cores_to_parts() -> None:
         SettingError: ``OMP_NUM_THREADS`` is no number.
     """
     if torch_threads() is None:
+        from threadpoolctl import threadpool_limits  # sets an environment variable when it is imported
+
         torch.set_num_threads(1)
         threadpool_limits(1, "blas")
 
