@@ -133,11 +133,6 @@ class _Flat(torch.optim.Optimizer):
             self._steps.fill_(float(loaded[0]["step"]))
         self._share_state()
 
-    def restart(self) -> None:
-        """Forget all steps: the parameters are new."""
-        for moments in (self._first, self._second, self._steps):
-            moments.zero_()
-
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Take a step along the parameters' gradients."""

@@ -72,8 +72,6 @@ declare(
         "What the best twentieth of the compared fragments earns per step at least, by the normalised learned reward.",
     ),
     Metric("gradient_steps", "Gradient steps of the fit.", kind=int),
-    Metric("weight_decay", "Weight decay of the fit: of the settings, or what the answers chose."),
-    Metric("use_action", "Whether the reward sees the action: 1 or 0.", kind=int),
     Metric("fit_seconds", "Time of the fit.", "s"),
     Metric("suspicious_answers", "Answers that are more likely wrong than right.", "comparisons", int),
     Metric(
@@ -120,9 +118,6 @@ class FitReport(Estimates):
     """95th percentile, over the compared fragments, of the mean normalised reward per step: the mean step of all of them has 0. NaN
     without `RewardModelSettings.normalize_outputs`."""
     gradient_steps: int
-    weight_decay: float
-    """Of the settings, or what the answers chose (`rlhf_ray.reward.choice`), as ``use_action``."""
-    use_action: bool
     seconds: float
     l2: float = 0.0
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
@@ -141,14 +136,13 @@ class FitReport(Estimates):
             field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING
         ]
         values: dict[str, Any] = dict.fromkeys(required, math.nan)
-        values |= dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps", "use_action"), 0)
+        values |= dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
         return cls(**values | {"comparisons": comparisons, "version": version, "seconds": 0.0})
 
     def metrics(self) -> dict[str, float]:
         """Return the values by the names of metrics, with one per annotator or method as ``error_rate/NAME``."""
         values = dict(vars(self))
         values["fit_seconds"] = values.pop("seconds")
-        values["use_action"] = int(values["use_action"])
         wrong, rates = values.pop("wrong"), values.pop("error_rates")
         values["suspicious_answers"] = len(values.pop("suspicions"))
         for name, rate in {"": wrong, **rates}.items():

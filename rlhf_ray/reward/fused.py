@@ -77,7 +77,6 @@ class FusedMLPs:
         self._linear = [layer for layer in networks.head.layers if isinstance(layer, StackedLinear)]
         self._layers = self._of_members(self.flat.values)
         self._gradients: list[tuple[Tensor, _Layers]] = []
-        self._without_action: Tensor | None = None
         self._activate, self._derive = ACTIVATE[settings.activation], DERIVE[settings.activation]
         self._buffers = _Buffers()
 
@@ -86,30 +85,6 @@ class FusedMLPs:
         """Return whether the gradient of these networks can be computed here: of MLPs, with nothing between their layers."""
         plain = not (settings.dropout or settings.batch_norm or settings.methods)
         return type(networks) is MLP and plain and networks.inputs > 0
-
-    def take(self, networks: MLP) -> None:
-        """Take the weights of other networks."""
-        self.flat.values.copy_(torch.cat([parameter.detach().flatten() for parameter in networks.parameters()]))
-
-    def of_each(self, values: Tensor) -> Tensor:
-        """Return the value of each number's member, ``[size]``, of ``values [members]``."""
-        vector = torch.empty_like(self.flat.values)
-        for part in self.flat.views(vector):
-            part[:] = values.view(-1, 1, 1)
-        return vector
-
-    def leave_out_action(self, members: Tensor) -> None:
-        """Let members ``[members]`` (bool) not see the action: their weights of it are 0, and their gradients."""
-        end = self.networks.inputs - int(self.settings.use_done)
-        columns = torch.zeros(self.networks.inputs, dtype=torch.bool)
-        columns[end - self.networks.encode_action.size : end] = bool(self.settings.use_action)
-        self._without_action = (members[:, None] & columns).to(self.flat.values.device) if bool(members.any()) else None
-        if self._without_action is not None:
-            self._first(self.flat.values)[self._without_action] = 0.0
-
-    def _first(self, vector: Tensor) -> Tensor:
-        """Return the first layer's weights ``[members, inputs, units]`` in a vector ``[size]``."""
-        return self.flat.part_of(self._linear[0].weight, vector)
 
     def _of_members(self, vector: Tensor) -> _Layers:
         """Return the parts of a vector ``[size]`` that are each layer's and member's weight and bias."""
@@ -184,8 +159,6 @@ class FusedMLPs:
         list(self._run(of_part, tasks, steps=2 * features.shape[2] * len(places[0][0])))
         for vector, _ in gradients[1:]:
             self.flat.gradient.add_(vector)
-        if self._without_action is not None:
-            self._first(self.flat.gradient)[self._without_action] = 0.0
 
     def _run(self, work: Callable[[_T], _R], tasks: Sequence[_T], steps: int) -> Iterable[_R]:
         """Return ``work`` of each task, in their order: side by side on a CPU, if ``steps`` of a task are many enough."""

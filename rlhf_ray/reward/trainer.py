@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +18,6 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
-from rlhf_ray.reward.choice import Chooser, new_mlps
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, best_of, scores_of
@@ -27,6 +26,7 @@ from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
+from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ BACKWARD_STEPS = 8192
 ESTIMATES = 7
 """Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
 them. Later fits start from the last one's."""
+
+
+MLP_DECAY, OTHER_DECAY = 3.0, 0.01
+"""The weight decay that auto stands for: of plain MLPs, and of all other networks."""
 
 
 class RewardTrainer:
@@ -74,8 +78,7 @@ class RewardTrainer:
         self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
         if self.device.type == "cpu" and not takes_averages(networks := self.ensemble.networks):
             self._backward_steps = min(self._backward_steps, steps_that_fit(networks) or self._backward_steps)
-        self.chooser = Chooser(settings)
-        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "fused": True}
+        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": self.weight_decay, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
             self._fused = FusedMLPs(self.ensemble.networks, settings)
@@ -84,7 +87,6 @@ class RewardTrainer:
         else:
             self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
             self._step = self.optimizer.step
-        self._apply_choice()
         self._average = WeightAverage(list(self.ensemble.networks.parameters()))
         self.generator = torch.Generator().manual_seed(seed)
         self.comparisons = ComparisonSet(self.ensemble, held_out_share)
@@ -136,7 +138,6 @@ class RewardTrainer:
         for method in self.methods:
             if (weight := method.deviation_weight(progress)) is not None:
                 self.ensemble.deviation_weight.fill_(weight)
-        updates = self._choose(data, train, updates)
         steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
@@ -154,23 +155,12 @@ class RewardTrainer:
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
-    def _choose(self, data: StackedComparisons, train: Tensor, updates: int) -> int:
-        """Let the answers choose, if it is time to. Return the steps to take: with new weights, at least those of a first fit."""
-        if self._fused is None or not self.chooser.due(int((data.preferences[train] != 0.5).sum())):
-            return updates
-        if not self.chooser.choose(self.ensemble, data, train, self.comparisons.keys, self.generator):
-            return updates
-        self._fused.take(new_mlps(self.ensemble, self.settings, self.generator))
-        assert isinstance(self.optimizer, FlatAdamW)
-        self.optimizer.restart()
-        self._average.restart()
-        self._apply_choice()
-        return max(updates, self.settings.initial_updates) if int(self.ensemble.version) else updates
-
-    def _apply_choice(self) -> None:
-        self.optimizer.param_groups[0]["weight_decay"] = self.chooser.chosen.weight_decay
-        if self._fused is not None:
-            self._fused.leave_out_action(torch.full((self.settings.ensemble_size,), not self.chooser.chosen.use_action))
+    @property
+    def weight_decay(self) -> float:
+        """The weight decay in use: `RewardModelSettings.weight_decay`, or what auto stands for."""
+        if self.settings.weight_decay == "auto":
+            return MLP_DECAY if type(self.ensemble.networks) is MLP else OTHER_DECAY
+        return self.settings.weight_decay
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
         """Return the label noise and the rationality of each comparison; one number if it is the same for all."""
@@ -371,7 +361,6 @@ class RewardTrainer:
             "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
             "keys": list(self.comparisons.keys),
-            "choice": self.chooser.state(),
             **self.annotators.state(),
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
@@ -392,8 +381,6 @@ class RewardTrainer:
             for parameter, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict(optimizer)
-        self.chooser.load_state(state["choice"])
-        self._apply_choice()
         self._average.restart()
         self._average.load_state(state["average"])
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
@@ -442,7 +429,6 @@ class RewardTrainer:
             best_fragments=best_of(self.ensemble, rewards, counted),
             gradient_steps=steps,
             seconds=seconds,
-            **asdict(self.chooser.chosen),
             **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},

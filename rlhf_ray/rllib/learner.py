@@ -25,11 +25,15 @@ from torch import Tensor
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
+from rlhf_ray.rllib.advantages import SteadyAdvantages
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline, log_trained_steps, train_batch
 
 logger = logging.getLogger(__name__)
+
+STEADY = "steady_advantages"
+"""Key of `SteadyAdvantages`'s state in a learner's."""
 
 REPLACED = (
     "_update",
@@ -79,11 +83,28 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         adam_epsilon: Adam's.
         clips_values: see `PPOLoss.clips_values`.
         own_steps: takes the gradient steps; None if RLlib does.
+        steady: see `SteadyAdvantages`.
     """
 
     adam_epsilon = 1e-8
     clips_values = False
     own_steps: PPOUpdate | None = None
+    steady: SteadyAdvantages
+
+    def build(self) -> None:
+        super().build()
+        self.steady = SteadyAdvantages()
+        learner_pipeline(self).append(self.steady)
+
+    def get_state(self, components: Any = None, **keywords: Any) -> dict[str, Any]:
+        """Return RLlib's state and that of `SteadyAdvantages`; without it if only ``components`` are asked for."""
+        state: dict[str, Any] = super().get_state(components, **keywords)
+        return state if components is not None else state | {STEADY: self.steady.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        if STEADY in state:
+            self.steady.set_state(state[STEADY])
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         module = self._module[module_id]
@@ -201,7 +222,8 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             estimated.append((estimates[rollout.real], value[:-1][rollout.real]))
         advantage, before = (torch.as_tensor(np.concatenate(each)) for each in zip(*estimated, strict=True))
         targets = advantage + before
-        advantage = (advantage - advantage.mean()) / max(1e-4, float(advantage.std(correction=0)))
+        share = self.steady.share(advantage)
+        advantage = share * (advantage - advantage.mean()) / max(1e-4, float(advantage.std(correction=0)))
         return columns, PPORows(
             self.own_steps.inputs_of(columns[Columns.OBS]),
             columns[Columns.ACTIONS],

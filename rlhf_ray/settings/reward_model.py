@@ -64,9 +64,8 @@ class RewardModelSettings:
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
-    use_action: bool | Literal["auto"] = True
-    """Whether the action is an input. auto: the answers choose, as they choose weight_decay; until then, and for other networks, it
-    is one."""
+    use_action: bool = True
+    """Whether the action is an input."""
     use_next_state: bool = False
     """Whether the observation after the step is an input."""
     use_done: bool = False
@@ -85,8 +84,7 @@ class RewardModelSettings:
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
     weight_decay: NonNegative | Literal["auto"] = changeable("auto")
-    """Weight decay of AdamW. auto: for MLPs, the answers choose (`rlhf_ray.reward.choice`), from 40 answers on and again whenever
-    they have nearly doubled; until then, and for other networks, 0.01."""
+    """Weight decay of AdamW. auto: 3 for the network mlp, which is strong, because some answers are wrong; 0.01 for all others."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400

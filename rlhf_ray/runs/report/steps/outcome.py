@@ -43,14 +43,6 @@ def section(run: Run) -> Section:
     return Section("outcome", "Outcome", checks, tables=tables, values=values)
 
 
-CHOSEN = {"weight decay": "weight_decay", "reward sees the action": "use_action"}
-"""What the answers choose where the settings say ``auto``: words, and the setting, which is a metric too."""
-
-
-def _chosen(run: Run, setting: str) -> str | None:
-    return "auto" if part(run.settings, "reward_model").get(setting) == "auto" else None
-
-
 _OF_AGENT = ("true_return_mean", "true_return_std", "episodes", "cut", "success_rate")
 
 
@@ -91,7 +83,6 @@ def _amounts(run: Run) -> list[tuple[str, Any, Any]]:
         ("iterations", run.latest("iteration"), None),
         ("training time", None if seconds is None else str(timedelta(seconds=round(seconds))), None),
         ("training return", run.latest("true_return_mean"), None),
-        *((name, run.latest(of), _chosen(run, of)) for name, of in CHOSEN.items()),
         ("steps of a fragment", run.latest("fragments_length"), None),
         ("env steps of the first fragments", run.latest("first_fragments_env_steps"), None),
     ]
