@@ -35,7 +35,7 @@ the default decay, networks get sure of wrong answers."""
 
 FOR_ERRORS = (
     *DECAY,
-    *("--reward-model.use-action", "False", "--preferences.pretraining-env-steps", "10000"),
+    *("--reward-model.no-use-action", "--preferences.pretraining-env-steps", "10000"),
     *("--preferences.selection", "disagreement"),
 )
 """Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is probably the first

@@ -266,7 +266,7 @@ COINRUN = (
     *("--fragments.initial-env-steps", "10000", "--fragments.pool", "600"),
     *("--preferences.comparisons", "400", "--preferences.rounds", "60"),
     *("--reward-model.ensemble-size", "1", "--reward-model.initial-updates", "150", "--reward-model.updates", "15"),
-    *("--reward-model.use-next-state", "--reward-model.use-action", "False", "--reward-model.no-use-done"),
+    *("--reward-model.use-next-state", "--reward-model.no-use-action", "--reward-model.no-use-done"),
     *("--ppo.network", "nature", "--ppo.num-envs", "16", "--ppo.rollout-length", "128", "--ppo.minibatch-size", "256"),
 )
 """What a step does is seen in two images. A reward of image and action pays for pressing "right" in front of a wall."""

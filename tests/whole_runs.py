@@ -76,7 +76,7 @@ def options(experiment: Experiment) -> list[str]:
         if name == "environment":
             continue
         for field, of in value.items() if isinstance(value, dict) else [("", value)]:
-            if isinstance(of, bool) and field != "use_action":  # which takes a value
+            if isinstance(of, bool):
                 words.append(f"--{name}.{'' if of else 'no-'}{field}")
             else:
                 words += [f"--{name}.{field}".rstrip("."), *map(str, of if isinstance(of, list) else [of])]

@@ -39,7 +39,7 @@ ESTIMATES = 7
 them. Later fits start from the last one's."""
 
 
-MLP_DECAY, OTHER_DECAY = 3.0, 0.01
+MLP_DECAY, OTHER_DECAY = 5.0, 0.01
 """The weight decay that auto stands for: of plain MLPs, and of all other networks."""
 
 

@@ -84,7 +84,7 @@ class RewardModelSettings:
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
     weight_decay: NonNegative | Literal["auto"] = changeable("auto")
-    """Weight decay of AdamW. auto: 3 for the network mlp, which is strong, because some answers are wrong; 0.01 for all others."""
+    """Weight decay of AdamW. auto: 5 for the network mlp, so that it does not learn wrong answers by heart; 0.01 for others."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400

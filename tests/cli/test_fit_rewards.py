@@ -44,7 +44,7 @@ def fails_in_a_line(capsys, *words):
 
 
 def test_a_recording_becomes_a_reward_model_with_a_report(recording, capsys):
-    cli.main(["fit", "--from-rewards", "recording", "--out", "model", *SMALL, "--reward-model.use-action", "False"])
+    cli.main(["fit", "--from-rewards", "recording", "--out", "model", *SMALL, "--reward-model.no-use-action"])
     printed = capsys.readouterr().out
     for text in ("mean squared error", "… of a constant", "rank correlation", "Calibration", "160 of 200 steps"):
         assert text in printed

@@ -2,20 +2,22 @@
 
 import copy
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from rlhf_ray import envs
+from rlhf_ray.rllib.advantages import SteadyAdvantages
 from rlhf_ray.rllib.env_runner import ArrayEnvRunner, EnvRunner
 from rlhf_ray.rllib.learned_reward import RewardConnector
-from rlhf_ray.rllib.learner import PPOLearner, overridden
+from rlhf_ray.rllib.learner import STEADY, PPOLearner, overridden
 from rlhf_ray.rllib.reference import ExpertPPOConfig, ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
 
@@ -116,12 +118,15 @@ def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment
     assert overridden(theirs.learner_class) == "Overriding overrides compute_losses"
     assert own.own_steps is not None
     assert overridden(ours.learner_class) is None
+    for learner in (plain, own):
+        learner.steady.variance = 1e4  # more was at stake before
     episodes = sampled(theirs, plain, EnvRunner)
     steps = sum(map(len, episodes))
     before = {name: np.copy(of) for name, of in plain.module[DEFAULT_MODULE_ID].get_state().items()}
     # RLlib's minibatch has a masked row more for each episode.
     expected = updated(plain, episodes, steps + len(episodes))
     found = updated(own, episodes, steps)
+    assert 9e3 < own.steady.variance == pytest.approx(plain.steady.variance, rel=1e-3)
     for name, weights in plain.module[DEFAULT_MODULE_ID].get_state().items():
         apart = np.linalg.norm(own.module[DEFAULT_MODULE_ID].get_state()[name] - weights)
         # Adam turns the last bits of a gradient near 0 into whole steps of single weights: compare the update as a whole.
@@ -193,6 +198,35 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str, monkeypa
     torch.testing.assert_close(targets[0], torch.cat(targets[1:]))
     assert float(rows.advantages.mean()) == pytest.approx(0.0, abs=1e-4)
     assert float(rows.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-3)
+    learner.steady.variance = 4e6
+    share = float((rows.targets - rows.values).std(correction=0)) / math.sqrt(learner.steady.variance)
+    _, less = learner._rows_of_arrays(arrays)
+    assert float(less.advantages.std(correction=0)) == pytest.approx(share / math.sqrt(0.9), rel=0.01)
+    assert share < 0.5
+
+
+def test_advantages_keep_the_scale_of_recent_batches() -> None:
+    steady, rng = SteadyAdvantages(), np.random.default_rng(0)
+    spreads = [2.0, 0.02, 0.0, 5.0, 1.0]
+    variance = None
+    for spread in spreads:
+        batch = torch.as_tensor(spread * rng.standard_normal(50) + 7.0)
+        own = float(np.var(batch.numpy()))
+        variance = own if variance is None else 0.9 * variance + 0.1 * own
+        assert steady.share(batch) == pytest.approx(min(1.0, math.sqrt(own / variance)))
+    again = SteadyAdvantages()
+    again.set_state(steady.get_state())
+    assert again.share(batch) == steady.share(batch) < 1
+    assert SteadyAdvantages().share(torch.zeros(3)) == 1.0
+
+
+def test_the_recent_scale_is_part_of_the_learner_s_state() -> None:
+    config = configured(ReferencePPOConfig, "CartPole-v1")
+    learner, other = (learner_of(config, "CartPole-v1") for _ in range(2))
+    learner.steady.variance = 3.0
+    other.set_state(learner.get_state())
+    assert other.steady.variance == 3.0
+    assert STEADY not in learner.get_state(components=COMPONENT_RL_MODULE)
 
 
 def test_a_state_of_the_optimiser_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:

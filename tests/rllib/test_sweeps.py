@@ -165,8 +165,6 @@ def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(t
         "ppo.entropy_coefficient": 0.75,
         "ppo.epochs": 3,
         "reward_model.updates": 7,
-        "reward_model.weight_decay": 0.01,  # another choice of the answers would take more steps
-        "reward_model.use_action": True,
         "preferences.rounds": 5,
         "preferences.comparisons": 60,
         "total_env_steps": 500 + 6 * 600,

@@ -1,6 +1,6 @@
-"""What the answers choose beside the best of twelve fixed settings: finished runs' answers, fitted again on two of three parts.
+"""The default weight decay beside the best of twelve settings: finished runs' answers, fitted again on two of three parts.
 
-    python benchmarks/choice.py RUN...     # writes benchmarks/results/choice.json
+    python benchmarks/decay.py RUN...     # writes benchmarks/results/decay.json
 
 Each RUN is a run folder with vector observations and a scripted teacher. Twelve settings (six weight decays, with and without the
 action), and `auto`, are fitted to two thirds of the answers each. Their rewards of the steps of the other third's fragments are
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "choice.json"
+    path = RESULTS / "decay.json"
     rows: dict[str, Any] = json.loads(path.read_text())["runs"] if path.exists() else {}
     for run in options.runs:
         experiment = RunFolder(run).experiment()
@@ -54,7 +54,7 @@ def main() -> None:
         wrong = experiment.preferences.mistake if teacher == "mistake" else 0.0
         key = f"{experiment.environment}, {teacher if teacher != 'mistake' else f'{100 * wrong:.0f} % wrong'}"
         rows[f"{key}, seed {experiment.seed}"] = row = correlations(run)
-        record("choice", {"command": "python benchmarks/choice.py RUN...", "runs": rows})
+        record("decay", {"command": "python benchmarks/decay.py RUN...", "runs": rows})
         print(key, row, flush=True)
 
 
