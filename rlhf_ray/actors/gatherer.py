@@ -36,6 +36,9 @@ PATIENCE = 1.0
 COMMIT_AGAIN_AFTER = 5.0
 """Seconds before the next attempt to store answers after a failed one."""
 
+FILMS = "gatherer.films"
+"""Folder beside the store, for the films of a gatherer that wants some."""
+
 
 @dataclass(frozen=True)
 class GathererProgress:
@@ -50,6 +53,7 @@ class GathererProgress:
         serving: whether people can reach it.
         pages: number of open labelling pages; None without people.
         deserted: whether all annotators have left.
+        referred: pairs that people are to be asked about, since the last time.
     """
 
     changes: int
@@ -60,6 +64,7 @@ class GathererProgress:
     serving: bool = True
     pages: int | None = None
     deserted: bool = False
+    referred: tuple[Pairs, ...] = ()
 
 
 class ShownFrames:
@@ -96,8 +101,9 @@ class GathererActor:
     """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer from functions that store answers and skips, and ``films``, which shows fragments.
-        films: folder for films, for a restarted actor or a resumed run; None: in memory only.
+        make: makes the gatherer from what `Gatherer` may take.
+        folder: the run's, for films and what else must outlast a restart; None: in memory only.
+        refers: whether there are people to refer pairs to.
     """
 
     def __init__(
@@ -107,10 +113,12 @@ class GathererActor:
         get: Callable[[Ref[Any]], Any],
         name: str = "scripted",
         wants_films: bool = False,
-        films: Path | None = None,
+        folder: Path | None = None,
+        refers: bool = False,
     ):
-        self._frames = ShownFrames(films) if wants_films else None
-        self._gatherer, self._name = make(self._commit, self._skip, films=self._frames), name
+        self._frames = ShownFrames(None if folder is None else folder / FILMS) if wants_films else None
+        offered = {"films": self._frames, "folder": folder, "refer": self._refer if refers else None}
+        self._gatherer, self._name = make(commit=self._commit, skip=self._skip, **offered), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None
         self._thread = CallThread("gatherer")
@@ -118,6 +126,7 @@ class GathererActor:
         """Ids of each batch's unanswered pairs."""
         self._error: BaseException | None = None
         self._changes = self._failed = 0
+        self._referred: list[Pairs] = []
         self._last: int | None = None
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +157,7 @@ class GathererActor:
                 await asyncio.wait_for(self._changed.wait(), PATIENCE)
         if self._error is not None:
             raise self._error
+        referred, self._referred = tuple(self._referred), []
         return GathererProgress(
             self._changes,
             {number: len(self._left[number]) for number in numbers if number in self._left},
@@ -155,6 +165,7 @@ class GathererActor:
             self._last,
             self._failed,
             deserted=bool(getattr(self._gatherer, "deserted", False)),
+            referred=referred,
         )
 
     def end(self) -> None:
@@ -196,6 +207,11 @@ class GathererActor:
 
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
         self._keep(pairs, annotators, lambda rows: (PreferenceStore.skip, pairs[rows]))
+
+    def _refer(self, pairs: Pairs) -> None:
+        self._referred.append(pairs)
+        self._changes += 1
+        self._wake()
 
     def _keep(
         self, pairs: Pairs, annotators: Sequence[str], said: Callable[[BoolArray], tuple[Callable[..., int], Any]]
@@ -296,6 +312,8 @@ class OpenQuestions:
         self.deserted = False
         """Whether all annotators have left."""
         self._serve = serve
+        self.refer: Callable[[Pairs], Awaitable[None]] | None = None
+        """Asks people about pairs that the gatherer refers to them."""
         self.pairs: dict[int, Ref[Pairs]] = {}
         """References of the pairs with open questions, by batch number."""
         self._open: dict[int, int] = {}
@@ -342,6 +360,9 @@ class OpenQuestions:
             await read()
         if not progress.serving:
             await self._serve()
+        if self.refer is not None:
+            for pairs in progress.referred:  # before the questions count as closed, too
+                await self.refer(pairs)
         for number in progress.unknown:
             try:
                 await self.actor.call(GathererActor.ask, number, passed(self.pairs[number]))

@@ -411,6 +411,8 @@ class People:
         preferences = self.schedule.preferences
         if preferences.mode == "synchronous":
             return None if self._between is None or self._answered_at is None else self._answered_at + self._between
+        if not self.questions.share:  # they are asked what the machine can't tell, whenever that is
+            return None
         label = answered + self.questions.open + 1
         if self.questions.share < 1.0:
             label = math.ceil(label / self.questions.share)

@@ -16,7 +16,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.queries.fitting import check_fragments
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.settings import Experiment, PreferenceSettings, ResolvedFragments, RewardModelSettings
+from rlhf_ray.settings import Experiment, MachineSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
 
 if TYPE_CHECKING:
     from rlhf_ray.actors.people import People
@@ -275,6 +275,8 @@ class RingSettings:
         begun_after: for a run that restarts because it was killed before its first checkpoint: the store's last event number when
             it first started; else None. In the synchronous mode with scripted teachers, later labels are ignored and asked for
             again, so that the run repeats bit for bit; otherwise they count at once.
+        machine: what a machine that answers is.
+        instructions: the task in words, for it.
     """
 
     fragments: ResolvedFragments
@@ -286,6 +288,8 @@ class RingSettings:
     seed: int
     total_env_steps: int
     begun_after: int | None = None
+    machine: MachineSettings = dataclasses.field(default_factory=MachineSettings)
+    instructions: str = ""
 
 
 class StepBudget:

@@ -20,7 +20,7 @@ from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, che
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.failures import blaming
+from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.queries.gatherers import make_gatherer, wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
@@ -103,10 +103,6 @@ class RewardTrainerActor:
         self.trainer.load_state(state, comparisons)
 
 
-FILMS = "gatherer.films"
-"""Folder beside the store, for the films of a gatherer that wants some."""
-
-
 class RingActors:
     """The ring's actors, except those that make fragments, and the operations that involve several of them.
 
@@ -151,9 +147,21 @@ class RingActors:
         """Reference of the reward trainer's state."""
 
     def join(self, people: People) -> None:
-        """Ask these people too."""
+        """Ask these people too, also about what other gatherers refer to them."""
         self.people = people
+        for questions in self.gatherers:
+            questions.refer = self.refer
         self.gatherers.append(people.questions)
+
+    async def refer(self, pairs: Pairs) -> None:
+        """Ask people about pairs that a gatherer leaves to them."""
+        assert self.people is not None
+        async with self._choosing:
+            number, self.asked = self.asked, self.asked + 1
+        try:
+            await self.people.questions.ask(ChosenPairs(number, self.executor.put(pairs), len(pairs)))
+        except OSError as error:
+            logger.error("Can't store fragments; people are not asked about %d pairs: %s", len(pairs), cause(error))
 
     def start_scripted(self) -> None:
         """Start the configured gatherer for the share of questions that people don't get.
@@ -164,12 +172,14 @@ class RingActors:
         share = 1.0 - settings.preferences.people_share
         if share == 0.0:
             return
-        make = functools.partial(make_gatherer, settings=settings.preferences, seed=settings.seed)
+        offered = {"seed": settings.seed, "machine": settings.machine, "instructions": settings.instructions}
+        make = functools.partial(make_gatherer, settings.preferences, **offered)
         executor = self.executor
         views = wants_films(settings.preferences)
-        films = settings.store.parent / FILMS if views and isinstance(settings.store, Path) else None
+        folder = settings.store.parent if views and isinstance(settings.store, Path) else None
         store = executor.find(PreferenceStore, "store")
-        arguments = (make, store, executor.get, settings.preferences.gatherer, views, films)
+        refers = settings.preferences.asks_people
+        arguments = (make, store, executor.get, settings.preferences.gatherer_in_use, views, folder, refers)
         actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
         limit = settings.preferences.max_open_questions
         self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=limit, sees_films=views))

@@ -228,9 +228,10 @@ def _experiment(command: Train) -> Experiment:
     """The experiment that the command line describes."""
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     teacher, mode = command.teacher or experiment.preferences.teacher, experiment.preferences.mode
-    if command.wait_for_labels and "human" not in (teacher, experiment.preferences.teacher):
-        raise SettingError("--wait-for-labels needs people as teachers: add --teacher human.")
-    if command.teacher == "human" or command.wait_for_labels:
+    slow = {"human", "machine"} & set(teacher.split("+"))
+    if command.wait_for_labels and not slow:
+        raise SettingError("--wait-for-labels needs people or a machine as teachers: add --teacher human.")
+    if (command.teacher and slow) or command.wait_for_labels:
         mode = "synchronous" if command.wait_for_labels else "asynchronous"
     return experiment.changed(preferences={"teacher": teacher, "mode": mode})
 

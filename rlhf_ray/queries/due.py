@@ -272,7 +272,7 @@ class Due:
             return 0
         due = self._before + share_of_questions(self.requested(now) - self._before, now.made, now.made > 0)
         if gatherer.share == 1.0:
-            missing = due - self.used(now.tally)
+            missing = due - self.used(now.tally) - (now.open - gatherer.open)  # some may be referred to people
         else:
             for_people = round(self.labels.preferences.people_share * due)
             its_due = for_people if gatherer.annotators else due - for_people

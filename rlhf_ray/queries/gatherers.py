@@ -19,6 +19,7 @@ from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.queries.machine import MachineGatherer
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import TEACHERS, Answers, Teacher
 from rlhf_ray.teachers.teacher import absent
@@ -41,7 +42,9 @@ class Gatherer(Protocol):
     """Gets pairs answered. Runs in its own actor; `ask` may block its thread for as long as answers take.
 
     The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``skip``, which stores that pairs
-    were skipped; ``settings``, the `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
+    were skipped; ``settings``, the `PreferenceSettings`; ``seed``, the run's seed; ``machine``, the `MachineSettings`;
+    ``instructions``, the task in words; ``folder``, the run's, for what must outlast a restart; and ``refer``, which asks people
+    about `Pairs`, if there are any; or any subset.
 
     If the class has ``wants_films = True``, fragments are filmed as for people, and the constructor may also take ``films``, a
     `FramesOf`: ``films(pairs.left)`` returns the frames of the left fragments. So a vision model can be a teacher.
@@ -145,7 +148,9 @@ def _shown(value: object) -> str:
     return shape + reprlib.repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer})
+GATHERERS: Registry[Gatherer] = Registry(
+    "preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer, "machine": MachineGatherer}
+)
 """Built-in gatherers by name."""
 
 
@@ -157,23 +162,21 @@ def wants_films(preferences: PreferenceSettings) -> bool:
     """
     if preferences.comparisons == 0 or preferences.people_share == 1.0:  # it gets no questions
         return False
-    return bool(getattr(GATHERERS.find(preferences.gatherer), "wants_films", False))
+    return bool(getattr(GATHERERS.find(preferences.gatherer_in_use), "wants_films", False))
 
 
 def who_sees_films(preferences: PreferenceSettings) -> str | None:
     """Return the setting because of which films are needed, for errors; None if nobody looks at films."""
     if preferences.asks_people:
         return "preferences.teacher is human"
-    return f"preferences.gatherer={preferences.gatherer} wants films" if wants_films(preferences) else None
+    return f"preferences.gatherer={preferences.gatherer_in_use} wants films" if wants_films(preferences) else None
 
 
-def make_gatherer(
-    commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int, films: FramesOf | None = None
-) -> Gatherer:
-    """Make the gatherer that ``settings.gatherer`` names.
+def make_gatherer(settings: PreferenceSettings, **offered: Any) -> Gatherer:
+    """Make the gatherer in use. ``offered`` are further arguments that it may take (see `Gatherer`), None for those there are not.
 
     Raises:
         SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.
     """
-    offered: dict[str, Any] = {"commit": commit, "skip": skip, "settings": settings, "seed": seed}
-    return GATHERERS.make(settings.gatherer, **offered, **({} if films is None else {"films": films}))
+    there = {name: value for name, value in offered.items() if value is not None}
+    return GATHERERS.make(settings.gatherer_in_use, settings=settings, **there)

@@ -17,8 +17,8 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
     """
     make_rate(preferences.schedule, preferences.steepness)
     SELECTIONS.make(preferences.selection, reward_model=reward_model)
-    GATHERERS.check(preferences.gatherer)  # made later in its own actor, with the store's commit
-    if preferences.teacher != "human":
+    GATHERERS.check(preferences.gatherer_in_use)  # made later in its own actor, with the store's commit
+    if preferences.teacher != "human" and not preferences.asks_machine:
         TEACHERS.make(preferences.teacher, settings=preferences)
     if reward_model.loss != "bradley_terry":
         from rlhf_ray.reward.likelihood import make_loss  # imports torch, which is slow

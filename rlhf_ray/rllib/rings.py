@@ -118,6 +118,8 @@ def ring_of(
         experiment.seed,
         experiment.total_env_steps,
         config.begun_after,
+        experiment.machine,
+        experiment.labelling.instructions,
     )
     ring = build_ring(
         settings,

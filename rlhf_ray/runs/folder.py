@@ -13,6 +13,7 @@
     distances.json    distances of the learned from the true reward, by `rlhf-ray evaluate RUN --distances`
     metrics.csv       the numbers in metrics.jsonl as a table
     probe.json        ids of the fragments on which reward versions are compared
+    machine.jsonl     what a machine was asked and said (`rlhf_ray.queries.machine`)
     labelling.port    the port of the labelling page, reused by a resumed run
 """
 
@@ -69,6 +70,7 @@ class RunFolder:
         self.distances = self.path / "distances.json"
         self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
+        self.machine = self.path / "machine.jsonl"
         self.paused = self.path / "collecting.paused"
         self.chosen: Path | None = None
         """The checkpoint that `of_policy` was given."""

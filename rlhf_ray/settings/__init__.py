@@ -17,6 +17,7 @@ from rlhf_ray.settings.experiment import (
     to_json,
 )
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
+from rlhf_ray.settings.machine import MachineSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, LabellingSettings, PreferenceSettings
 from rlhf_ray.settings.reward_model import (
     SUPERVISED_MODEL,
@@ -37,6 +38,7 @@ __all__ = [
     "FragmentSettings",
     "InputNormalisation",
     "LabellingSettings",
+    "MachineSettings",
     "Output",
     "PPOSettings",
     "PolicyMemory",

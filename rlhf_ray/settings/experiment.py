@@ -13,6 +13,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentSettings, PPOSettings, SACSettings
 from rlhf_ray.settings.checks import BelowOne, Bounds, Count, check_values, require, require_known
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
+from rlhf_ray.settings.machine import MachineSettings
 from rlhf_ray.settings.preferences import LabellingSettings, PreferenceSettings
 from rlhf_ray.settings.reward_model import RewardModelSettings
 
@@ -58,6 +59,7 @@ class Experiment:
     ppo: PPOSettings = field(default_factory=PPOSettings)
     sac: SACSettings = field(default_factory=SACSettings)
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -112,7 +112,8 @@ class PreferenceSettings:
     skip, equal or myopic (B-Pref's); soft (answers stochastic's probability); several of these joined by +, as in
     stochastic+mistake; human_like (skips and errs as people do where returns are close); systematic (judges close pairs by a wrong
     feature); inverted (the opposite of oracle); guessing (at random); population (annotators, or six who err differently); human
-    (people at the labelling page); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
+    (people at the labelling page); machine (a vision-language model looks at the clips: the settings machine); machine+human
+    (people get what the machine can't tell); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
     annotators: tuple[str, ...] = ()
     """With teacher=population: its annotators, each a teacher's name, as in oracle oracle=2 inverted human_like@30: with =SHARE for
     another relative share of the questions than 1, and @ANSWERS for one who leaves after that many answers. The second oracle is
@@ -192,6 +193,10 @@ class PreferenceSettings:
                 self.human_share == 0 or self.mode == "asynchronous",
                 "mixing people and a scripted teacher needs preferences.mode=asynchronous",
             ),
+            "teacher": (
+                self.teacher != "machine+human" or self.mode == "asynchronous",
+                "people answer beside the machine, which needs preferences.mode=asynchronous",
+            ),
             "pretraining_env_steps": (
                 self.pretraining_env_steps == 0 or self.comparisons > 0,
                 "with a given reward model there is nothing to wait for: set it to 0",
@@ -246,7 +251,17 @@ class PreferenceSettings:
     @property
     def asks_people(self) -> bool:
         """Whether people answer any questions."""
-        return self.people_share > 0
+        return self.people_share > 0 or (self.teacher == "machine+human" and self.comparisons > 0)
+
+    @property
+    def asks_machine(self) -> bool:
+        """Whether a machine looks at clips in a teacher's place."""
+        return self.teacher in ("machine", "machine+human")
+
+    @property
+    def gatherer_in_use(self) -> str:
+        """The name of the gatherer that gets the questions which people don't get first."""
+        return "machine" if self.asks_machine else self.gatherer
 
     @property
     def people_share(self) -> float:

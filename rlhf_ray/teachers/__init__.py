@@ -98,7 +98,12 @@ def population(settings: PreferenceSettings) -> Population:
     return Population(list(annotators.values()), [entry.share for entry in entries])
 
 
-TEACHERS = _Teachers("preferences.teacher", Teacher, {**ANNOTATORS.parts, "population": population}, others=("human",))
+TEACHERS = _Teachers(
+    "preferences.teacher",
+    Teacher,
+    {**ANNOTATORS.parts, "population": population},
+    others=("human", "machine", "machine+human"),
+)
 """Built-in teachers by name."""
 
 __all__ = [

@@ -14,7 +14,13 @@ from rlhf_ray.actors.people import PageSettings
 from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    FragmentSettings,
+    LabellingSettings,
+    MachineSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import AlwaysUp, Drawn, Walk
 
@@ -37,6 +43,7 @@ def ring_in(
     total_env_steps: int = 1000,
     seed: int = 0,
     begun_after: int | None = None,
+    machine: MachineSettings | None = None,
     **arguments: Any,
 ) -> Iterator[Any]:
     """A ring whose store is in ``folder``."""
@@ -51,6 +58,8 @@ def ring_in(
         seed,
         total_env_steps,
         begun_after,
+        machine or MachineSettings(),
+        "Further right is better.",
     )
     ring = build_ring(
         settings,
@@ -135,6 +144,7 @@ def people_ring(
     sessions: Sessions | None = None,
     make_env: Callable[[], Any] = DRAWN,
     callbacks: Heard | None = None,
+    machine: MachineSettings | None = None,
     **labelling: Any,
 ) -> Iterator[Any]:
     """A ring whose page's port is any, and whose people are ada and bob."""
@@ -152,6 +162,7 @@ def people_ring(
         make_env=make_env,
         page=page,
         callbacks=callbacks,
+        machine=machine,
     ) as ring:
         yield ring
 

@@ -17,8 +17,16 @@ import ray
 from examples.own_gatherer import Looks
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.fragment_source import Filming
-from rlhf_ray.actors.gatherer import ChosenPairs, GathererActor, GathererProgress, OpenQuestions, ShownFrames, as_arrays
-from rlhf_ray.actors.ring_actors import FILMS, RewardTrainerActor, StateLostError
+from rlhf_ray.actors.gatherer import (
+    FILMS,
+    ChosenPairs,
+    GathererActor,
+    GathererProgress,
+    OpenQuestions,
+    ShownFrames,
+    as_arrays,
+)
+from rlhf_ray.actors.ring_actors import RewardTrainerActor, StateLostError
 from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import film, frames_of
@@ -55,7 +63,7 @@ def actor(store: Store, ask: Callable[[Any, int, Pairs], None]) -> GathererActor
         def ask(self, number: int, pairs: Pairs) -> None:
             ask(self, number, pairs)
 
-    return GathererActor(lambda commit, skip, films: Own(commit), lambda: store, lambda value: value)  # type: ignore[arg-type, return-value]
+    return GathererActor(lambda commit, **others: Own(commit), lambda: store, lambda value: value)  # type: ignore[arg-type, return-value]
 
 
 def test_a_gatherer_that_answers_nothing_at_first_is_named() -> None:

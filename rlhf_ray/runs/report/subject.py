@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.queries.machine import Kept
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.folder import RunFolder, read_metrics
@@ -28,6 +29,7 @@ class Run:
         settings: as written: the run may be of an older or newer version than these settings.
         presses: which sides each annotator chose, as shown to them.
         doubts: the answers that are more likely wrong than right, with how likely (`doubtful`); the likeliest first.
+        machine: what a machine that answered was asked.
         unreadable: unreadable files, each with the reason.
     """
 
@@ -42,6 +44,7 @@ class Run:
     scores: RewardScores | None = None
     distances: RewardDistances | None = None
     doubts: Sequence[tuple[float, dict[str, Any]]] = ()
+    machine: Kept | None = None
     unreadable: list[str] = field(default_factory=list)
 
     def named(self, name: str) -> Any:
@@ -82,6 +85,7 @@ def read_numbers(folder: RunFolder) -> Run:
     run.about = read(folder.run, _read_object) or {}
     run.rows = read(folder.metrics, _read_rows) or []
     run.result = read(folder.result, _read_object) or {}
+    run.machine = read(folder.machine, Kept)
     return run
 
 

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from rlhf_ray.agents.true_return import LONGEST
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.measure.intervals import MeanEstimate, share_interval
+from rlhf_ray.queries.machine import NAME
 from rlhf_ray.runs.answer_alarms import MANY_WRONG, SEE
 from rlhf_ray.runs.outcome import checks_of, share_of_the_way
 from rlhf_ray.runs.report.subject import Run, is_number, part
@@ -85,4 +89,33 @@ def _amounts(run: Run) -> list[tuple[str, Any, Any]]:
         ("training return", run.latest("true_return_mean"), None),
         ("steps of a fragment", run.latest("fragments_length"), None),
         ("env steps of the first fragments", run.latest("first_fragments_env_steps"), None),
+        *_of_machine(run),
     ]
+
+
+def _of_machine(run: Run) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a machine that answers has cost, and how many of its answers people contradict."""
+    if (kept := run.machine) is None:
+        return
+    yield "requests to the machine", kept.requests, part(run.settings, "machine").get("questions")
+    yield "tokens of the machine, where its server says", kept.tokens, None
+    yield "seconds that requests took, in sum", round(kept.seconds), None
+    yield "pairs that people were asked about", len(kept.referred), part(run.settings, "machine").get("people")
+    if run.comparisons is not None:
+        wrong, both = contradicted(run.comparisons)
+        yield "the machine's answers that people contradict", len(wrong), both
+
+
+def contradicted(stored: Comparisons) -> tuple[list[str], int]:
+    """Return the ids of pairs about which people say the opposite of the machine, and the number that both have decided."""
+    decided = stored.preferences != 0.5
+    said: dict[str, dict[bool, bool]] = {}
+    for name, who, preference in zip(
+        np.array(stored.pairs.ids)[decided],
+        np.array(stored.annotators)[decided],
+        stored.preferences[decided],
+        strict=True,
+    ):
+        said.setdefault(str(name), {})[who == NAME] = float(preference) > 0.5
+    both = {name: of for name, of in said.items() if len(of) == 2}
+    return [name for name, of in both.items() if of[True] != of[False]], len(both)
