@@ -178,7 +178,7 @@ class RingActors:
         views = wants_films(settings.preferences)
         folder = settings.store.parent if views and isinstance(settings.store, Path) else None
         store = executor.find(PreferenceStore, "store")
-        refers = settings.preferences.asks_people
+        refers = settings.preferences.asks_machine and settings.preferences.asks_people
         arguments = (make, store, executor.get, settings.preferences.gatherer_in_use, views, folder, refers)
         actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
         limit = settings.preferences.max_open_questions

@@ -85,6 +85,12 @@ def check_teacher(given: Experiment, before: Experiment) -> None:
     of = given.preferences
     names = (of.teacher, *(entry.teacher for entry in of.annotator_entries))
     used = {setting for name in names for part in name.split("+") for setting in PRESETS.get(part, ())}
+    if not of.asks_machine and given.machine != before.machine:
+        changed = next(name for name, value in vars(given.machine).items() if value != getattr(before.machine, name))
+        raise SettingError(
+            f"machine.{changed} is {getattr(given.machine, changed)!r}, but the teacher is {of.teacher}: leave it out, or add "
+            "--teacher machine."
+        )
     if ":" in of.teacher or (of.teacher == "population" and not of.annotators):  # one's own; the built-in annotators
         return
     for name, (setting, *_) in filter(lambda item: item[1], PRESETS.items()):

@@ -41,6 +41,8 @@ TRIES = 2
 """Requests about two clips in one order until their answer can be read."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds before a failed request is sent again; twice as many each time."""
+WRITE_AGAIN_AFTER = 5.0
+"""Seconds before a row that could not be kept is written again."""
 GAP = 4
 """Pixels between two frames of a strip."""
 
@@ -104,12 +106,10 @@ class Server:
             return found
 
     def _sent(self, body: dict[str, Any]) -> tuple[str, int]:
-        key = os.environ.get(KEY_VARIABLE)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         address = f"{self.settings.url.rstrip('/')}/chat/completions"
-        # A redirect could take clips and key elsewhere.
+        # A redirect could take clips and key elsewhere. With `auth`, no other key is taken from ~/.netrc.
         response = self._session.post(
-            address, json=body, headers=headers, timeout=self.settings.timeout, allow_redirects=False
+            address, json=body, auth=_with_key, timeout=self.settings.timeout, allow_redirects=False
         )
         response.raise_for_status()
         if response.is_redirect:
@@ -128,6 +128,13 @@ class Server:
         asked = "" if response is None else response.headers.get("retry-after", "")
         self._wait(min(LONGEST_WAIT, max(pause, float(asked) if asked.isdigit() else 0.0)))
         return min(LONGEST_WAIT, 2 * pause)
+
+
+def _with_key(request: Any) -> Any:
+    """Add the key to a request, if there is one."""
+    if key := os.environ.get(KEY_VARIABLE):
+        request.headers["Authorization"] = f"Bearer {key}"
+    return request
 
 
 def _in_words(error: Exception, response: Any) -> str:
@@ -163,6 +170,7 @@ class Kept:
 
     def __init__(self, file: Path | None):
         self._file, self._lock = file, threading.Lock()
+        self._under_way = 0
         self.answers: dict[str, str] = {}
         self.referred: set[str] = set()
         self.requests, self.tokens, self.seconds = 0, 0, 0.0
@@ -186,18 +194,40 @@ class Kept:
         if row["answer"] is not None:
             self.answers[row["question"]] = row["answer"]
 
+    def begin(self, most: int) -> None:
+        """Note that a request begins, one of ``most`` in all; `end` ends it.
+
+        Raises:
+            Spent: it would be one too many.
+        """
+        with self._lock:
+            if self.requests + self._under_way >= most:
+                raise Spent
+            self._under_way += 1
+
+    def end(self, **row: Any) -> None:
+        """Note that a request has ended, and keep its row."""
+        self.add(**row)
+        with self._lock:
+            self._under_way -= 1
+
     def add(self, **row: Any) -> None:
-        """Keep a row, durably."""
+        """Keep a row, durably: with a full disk, once there is room."""
         with self._lock:
             self._count(row)
-            if self._file is None:
-                return
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as file:
-                file.write("\n" * self._torn + json.dumps(row) + "\n")
-                self._torn = False
-                file.flush()
-                os.fsync(file.fileno())
+            while self._file is not None:
+                try:
+                    self._file.parent.mkdir(parents=True, exist_ok=True)
+                    with self._file.open("a") as file:
+                        file.write("\n" * self._torn + json.dumps(row) + "\n")
+                        file.flush()
+                        os.fsync(file.fileno())
+                    self._torn = False
+                    return
+                except OSError as error:
+                    logger.error("Can't write %s; trying again in %.0f s: %s", self._file, WRITE_AGAIN_AFTER, error)
+                    self._torn = True
+                    time.sleep(WRITE_AGAIN_AFTER)
 
 
 class MachineGatherer:
@@ -241,13 +271,12 @@ class MachineGatherer:
         ]
         names = [side.ids() for side in (pairs.left, pairs.right)]
         said = side_by_side(self._compared, list(zip(*names, *strips, strict=True)))
-        for row in range(len(pairs)):
+        for row, result in enumerate(said):
+            pair = pairs[np.array([row])]
             try:
-                preference = next(said).result()
+                self._store(pair, result.result())
             except Spent:
-                self._spent(pairs[np.arange(row, len(pairs))])
-                return
-            self._store(pairs[np.array([row])], preference)
+                self._spent(pair)
 
     def _compared(self, left: str, right: str, of_left: bytes, of_right: bytes) -> float | None:
         """Return the preference for the left clip: 1 or 0; None if the machine can't tell, or contradicts itself."""
@@ -266,12 +295,11 @@ class MachineGatherer:
         for _ in range(TRIES):
             if key in self.kept.answers:
                 break
-            if self.kept.requests >= self.settings.questions:
-                raise Spent
+            self.kept.begin(self.settings.questions)
             content = [_text(self.question), _text("Clip A:"), _image(of_first), _text("Clip B:"), _image(of_second)]
             started = time.monotonic()
             text, tokens = self.server.ask(content)
-            self.kept.add(question=key, answer=read(text), tokens=tokens, seconds=round(time.monotonic() - started, 3))
+            self.kept.end(question=key, answer=read(text), tokens=tokens, seconds=round(time.monotonic() - started, 3))
         return self.kept.answers.get(key, "neither")
 
     def _store(self, pair: Pairs, preference: float | None) -> None:
@@ -290,16 +318,15 @@ class MachineGatherer:
     def _room(self, name: str) -> bool:
         return name not in self.kept.referred and len(self.kept.referred) < self.settings.people
 
-    def _spent(self, pairs: Pairs) -> None:
-        """Ask people about the rest, as far as they are to be asked; nobody answers the others."""
+    def _spent(self, pair: Pairs) -> None:
+        """Ask people about a pair in the machine's place, if they are still to be asked; else nobody answers it."""
         if not self.deserted:
-            logger.warning("The machine was asked %d times (machine.questions).", self.kept.requests)
+            logger.warning("The machine is asked no more: machine.questions is %d.", self.settings.questions)
         self.deserted = True
-        for row in range(len(pairs)):
-            (name,) = pairs[np.array([row])].ids
-            if self.refer is not None and self._room(name):
-                self.kept.add(referred=[name])
-                self.refer(pairs[np.array([row])])
+        (name,) = pair.ids
+        if self.refer is not None and self._room(name):
+            self.kept.add(referred=[name])
+            self.refer(pair)
 
 
 def check(settings: MachineSettings) -> None:
@@ -316,8 +343,8 @@ def check(settings: MachineSettings) -> None:
 
 
 def read(text: str) -> str | None:
-    """Return A, B or neither, as an answer says; None if it can't be read."""
-    for found in re.findall(r"\{[^{}]*\}", text):
+    """Return A, B or neither, as an answer says, at its end if it thinks aloud; None if it can't be read."""
+    for found in reversed(re.findall(r"\{[^{}]*\}", text)):
         try:
             better = str(json.loads(found).get("better")).strip()
         except (ValueError, AttributeError):

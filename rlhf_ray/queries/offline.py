@@ -105,10 +105,10 @@ def label_recorded(
         The store's counts: fewer labels than asked for if no further pair is possible, or if the teacher skips nearly all.
 
     Raises:
-        SettingError: a part is invalid, true rewards are missing, or people are the teachers.
+        SettingError: a part is invalid, true rewards are missing, or people or a machine are the teachers.
     """
     settings, model = preferences or PreferenceSettings(), reward_model or RewardModelSettings()
-    if settings.asks_people:
+    if settings.asks_people or settings.asks_machine:
         raise SettingError(f"preferences.teacher is {settings.teacher!r}; name a scripted teacher, such as oracle.")
     check_parts(settings, model)
     if np.isnan(fragments.rewards).any():

@@ -78,7 +78,7 @@ def check_environment(config: AlgorithmConfig) -> Checked:
     if (carried := envs.carried_state(config.make_env())) is not None:
         notes.append(carried)
     experiment = config.settings()
-    check_parts(experiment.preferences, experiment.reward_model)
+    check_parts(experiment.preferences, experiment.reward_model, experiment.machine)
     fragments = experiment.resolved_fragments(limit, images=is_image(observation_space))
     if limit is not None and limit < fragments.length:
         raise SettingError(

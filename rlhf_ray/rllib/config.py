@@ -263,6 +263,11 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         self._set("labelling", settings)
         return self
 
+    def machine(self, **settings: Any) -> Self:
+        """Set fields of `MachineSettings`: the model that compares clips if ``preferences.teacher`` is machine."""
+        self._set("machine", settings)
+        return self
+
     def start_from(
         self,
         *,

@@ -197,6 +197,10 @@ class PreferenceSettings:
                 self.teacher != "machine+human" or self.mode == "asynchronous",
                 "people answer beside the machine, which needs preferences.mode=asynchronous",
             ),
+            "gatherer": (
+                self.gatherer == "scripted" or not self.asks_machine,
+                f"with preferences.teacher={self.teacher}, the machine answers: leave it out, or name another teacher",
+            ),
             "pretraining_env_steps": (
                 self.pretraining_env_steps == 0 or self.comparisons > 0,
                 "with a given reward model there is nothing to wait for: set it to 0",
