@@ -217,7 +217,12 @@ broken = 1 / 1
 @pytest.mark.parametrize(
     ("group", "name", "value", "message"),
     [
-        ("preferences", "teacher", "psychic", r"one of oracle, stochastic, .*population, human, or module:Name"),
+        (
+            "preferences",
+            "teacher",
+            "psychic",
+            r"one of oracle, .*human, machine, machine\+human, or module:Name",
+        ),
         ("preferences", "teacher", "no_such_module:It", r"there is no module 'no_such_module'.*PYTHONPATH"),
         ("preferences", "teacher", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.teacher.Teacher"),

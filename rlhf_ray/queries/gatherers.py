@@ -19,7 +19,6 @@ from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.queries.machine import MachineGatherer
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import TEACHERS, Answers, Teacher
 from rlhf_ray.teachers.teacher import absent
@@ -148,9 +147,7 @@ def _shown(value: object) -> str:
     return shape + reprlib.repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-GATHERERS: Registry[Gatherer] = Registry(
-    "preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer, "machine": MachineGatherer}
-)
+GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer})
 """Built-in gatherers by name."""
 
 
@@ -169,7 +166,9 @@ def who_sees_films(preferences: PreferenceSettings) -> str | None:
     """Return the setting because of which films are needed, for errors; None if nobody looks at films."""
     if preferences.asks_people:
         return "preferences.teacher is human"
-    return f"preferences.gatherer={preferences.gatherer_in_use} wants films" if wants_films(preferences) else None
+    if preferences.asks_machine:
+        return f"preferences.teacher is {preferences.teacher}"
+    return f"preferences.gatherer={preferences.gatherer} wants films" if wants_films(preferences) else None
 
 
 def make_gatherer(settings: PreferenceSettings, **offered: Any) -> Gatherer:

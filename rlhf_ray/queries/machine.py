@@ -70,7 +70,7 @@ class Spent(Exception):  # noqa: N818 - no error: it ends a batch
     """No more requests are allowed."""
 
 
-class Server:
+class MachineServer:
     """Sends requests until one is answered.
 
     Args:
@@ -259,7 +259,7 @@ class MachineGatherer:
         check(machine)
         self.commit, self.skip, self.films, self.settings, self.refer = commit, skip, films, machine, refer
         self.question = QUESTION.format(task=instructions)
-        self.server = Server(machine)
+        self.server = MachineServer(machine)
         self.kept = Kept(None if folder is None else folder / FILE)
         self.deserted = False
         """Whether all requests are used up."""

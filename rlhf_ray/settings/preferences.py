@@ -265,7 +265,7 @@ class PreferenceSettings:
     @property
     def gatherer_in_use(self) -> str:
         """The name of the gatherer that gets the questions which people don't get first."""
-        return "machine" if self.asks_machine else self.gatherer
+        return "rlhf_ray.queries.machine:MachineGatherer" if self.asks_machine else self.gatherer
 
     @property
     def people_share(self) -> float:

@@ -17,7 +17,7 @@ from rlhf_ray.reward.methods import LARGEST, SMALLEST, STEPS, AdaptiveL2, EarlyS
 from rlhf_ray.reward.networks.mlp import DECAY, NormalisedInputs
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import IMAGES, VECTORS, some_comparisons, some_fragments
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
 from tests.reward.fits import same, trainer_of
 
 WIDE = RewardModelSettings(normalize_inputs="none", hidden=(64,), batch_size=16, ensemble_size=2, weight_decay=0.0)
@@ -316,3 +316,22 @@ def test_the_deviations_weight_counts_on_every_path(tmp_path: Path, weight: floa
     }
     for name, rewards in paths.items():
         np.testing.assert_allclose(rewards, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "settings", "decay"),
+    [
+        (VECTORS, FORCES, {}, 5.0),
+        (VECTORS, FORCES, {"dropout": 0.1}, 5.0),  # fitted by autograd
+        (IMAGES, CHOICES, {}, 0.01),
+        (VECTORS, FORCES, {"network": "gru"}, 0.01),
+        (VECTORS, FORCES, {"weight_decay": 0.3}, 0.3),
+    ],
+)
+def test_the_weight_decay_is_that_of_the_settings_and_by_default_of_the_kind_of_network(
+    observations: Any, actions: Any, settings: dict[str, Any], decay: float
+) -> None:
+    of = RewardModelSettings(hidden=(8,), **settings)
+    trainer = RewardTrainer(of, observations, actions, held_out_share=0.0, seed=0)
+    assert trainer.weight_decay == decay
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {decay}

@@ -72,25 +72,6 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
         trainer.fit(3)
 
 
-@pytest.mark.parametrize(
-    ("observations", "actions", "settings", "decay"),
-    [
-        (VECTORS, FORCES, {}, 5.0),
-        (VECTORS, FORCES, {"dropout": 0.1}, 5.0),  # fitted by autograd
-        (IMAGES, CHOICES, {}, 0.01),
-        (VECTORS, FORCES, {"network": "gru"}, 0.01),
-        (VECTORS, FORCES, {"weight_decay": 0.3}, 0.3),
-    ],
-)
-def test_the_weight_decay_is_that_of_the_settings_and_by_default_of_the_kind_of_network(
-    observations: Any, actions: Any, settings: dict[str, Any], decay: float
-) -> None:
-    of = RewardModelSettings(hidden=(8,), **settings)
-    trainer = RewardTrainer(of, observations, actions, held_out_share=0.0, seed=0)
-    assert trainer.weight_decay == decay
-    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {decay}
-
-
 @pytest.mark.parametrize("discount", [1.0, 0.7])
 @pytest.mark.parametrize("label_noise", [0.0, 0.2])
 def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: float, discount: float) -> None:
