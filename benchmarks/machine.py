@@ -59,7 +59,7 @@ def run(folder: Path, seed: int, arm: tuple[float, bool] | None) -> dict[str, An
     words = ["pendulum", "--seed", str(seed), "--evaluation-episodes", "50", "--run-dir", str(folder)]
     if arm is None:
         return {"return": _trained([*words, "--true-reward"], folder, people=False)["reference"]["true_return_mean"]}
-    kind = type("Handler", (Handler,), {"wrong": arm[0]})
+    kind = type("Handler", (Handler,), {"wrong": arm[0], "log_message": lambda *arguments: None})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -77,8 +77,8 @@ def run(folder: Path, seed: int, arm: tuple[float, bool] | None) -> dict[str, An
     by_machine = np.array(stored.annotators) == NAME
     better = stored.pairs.left.returns() - stored.pairs.right.returns()
     wrong = ((better > 0) != (stored.preferences > 0.5))[by_machine & (better != 0) & (stored.preferences != 0.5)]
-    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    of_machine = "" if by_machine.all() else f"/{NAME}"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = next(row for row in reversed(rows) if f"error_rate/{NAME}" in row)
     kept = Kept(folder / "machine.jsonl")
     against, both = contradicted(stored)
     return {
@@ -88,7 +88,7 @@ def run(folder: Path, seed: int, arm: tuple[float, bool] | None) -> dict[str, An
         "asked of people": len(kept.referred),
         "requests": kept.requests,
         "wrong": round(float(wrong.mean()), 3),
-        "estimated": [round(last[f"error_rate{bound}{of_machine}"], 3) for bound in ("", "_low", "_high")],
+        "estimated": [round(last[f"error_rate{bound}/{NAME}"], 3) for bound in ("", "_low", "_high")],
         "contradicted by people": [len(against), both],
     }
 
