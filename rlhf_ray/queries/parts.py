@@ -7,6 +7,7 @@ from rlhf_ray.queries.machine import check as check_machine
 from rlhf_ray.queries.schedule import make_rate
 from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.settings import MachineSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings.checks import require
 from rlhf_ray.teachers import TEACHERS
 
 
@@ -23,6 +24,13 @@ def check_parts(
     GATHERERS.check(preferences.gatherer_in_use)  # made later in its own actor, with the store's commit
     if preferences.asks_machine:
         check_machine(machine or MachineSettings())
+        beside = "people answer beside the machine, which needs preferences.mode=asynchronous"
+        require(
+            not preferences.asks_people or preferences.mode == "asynchronous",
+            "preferences.mode",
+            preferences.mode,
+            beside,
+        )
     elif preferences.teacher != "human":
         TEACHERS.make(preferences.teacher, settings=preferences)
     if reward_model.loss != "bradley_terry":

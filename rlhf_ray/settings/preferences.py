@@ -193,10 +193,6 @@ class PreferenceSettings:
                 self.human_share == 0 or self.mode == "asynchronous",
                 "mixing people and a scripted teacher needs preferences.mode=asynchronous",
             ),
-            "teacher": (
-                self.teacher != "machine+human" or self.mode == "asynchronous",
-                "people answer beside the machine, which needs preferences.mode=asynchronous",
-            ),
             "gatherer": (
                 self.gatherer == "scripted" or not self.asks_machine,
                 f"with preferences.teacher={self.teacher}, the machine answers: leave it out, or name another teacher",

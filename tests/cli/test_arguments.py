@@ -26,6 +26,11 @@ WRONG = {
     "train": "train needs a preset; ",
     "train pendulum --sac.gamma 0.9": "sac.gamma is 0.9, but the agent is ppo: ",
     "train pendulum --preferences.mistake 0.3": "preferences.mistake is 0.3, but the teacher is oracle, who does not use it: ",
+    "train pendulum --teacher machine --machine.model m": "preferences.teacher is machine, but machine.url is not set: ",
+    "train pendulum --teacher machine --machine.url h": "machine.url is 'h'; it must begin with http://",
+    "train pendulum --machine.model m": "machine.model is 'm', but the teacher is oracle: ",
+    "train pendulum --teacher machine --preferences.gatherer a:B": "preferences.gatherer is 'a:B'; with ",
+    "train pendulum --preferences.teacher machine+human --machine.url http://h --machine.model m": "preferences.mode is 'sync",
     "train pendulum --ppo.learning-rate inf": "ppo.learning_rate is inf; it must be a finite",
     "train pendulum --seed abc": "Error parsing --seed: 'abc' is not a whole number.",
     "train pendulum --seed --cores 1": "Missing value for argument '--seed'.",
@@ -88,6 +93,12 @@ def test_people_are_waited_for_if_asked_to(name: str, teacher: str | None, waits
     preset = tune_configs.load(name).experiment
     preferences = _experiment(Train(**vars(preset), teacher=teacher, wait_for_labels=waits)).preferences
     assert (preferences.teacher, preferences.mode) == ("human", mode)
+
+
+@pytest.mark.parametrize("teacher", ["machine", "machine+human"])
+def test_training_does_not_wait_for_a_machine(teacher: str) -> None:
+    command = Train(**vars(Experiment(preferences=PreferenceSettings(teacher=teacher))), teacher=teacher)
+    assert _experiment(command).preferences.mode == "asynchronous"
 
 
 @pytest.mark.parametrize("name", ["my.module:Own-v0", "ALE/Pong-v5", "procgen/coinrun-easy", "../other/best.json"])
