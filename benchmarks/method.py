@@ -16,7 +16,7 @@
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
 on seeds from 100 to 199 and committed before the seeds below were run. `benchmarks/method_tables.py` writes the tables and plots
-into docs/results.md.
+into docs/results.md and docs/results_archive.md.
 
 `defaults` has its references from other seeds: an agent on the true reward asks nothing.
 """

@@ -27,7 +27,8 @@ from benchmarks.record import ROOT
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-PAGE = ROOT / "docs" / "results.md"
+PAGE, ARCHIVE = (ROOT / "docs" / name for name in ("results.md", "results_archive.md"))
+"""The tables of one version, and those of earlier ones."""
 REFERENCE = "true reward"
 DRAWS = 5_000
 BLUE, GREY = "#0072b2", "#555555"
@@ -226,8 +227,8 @@ def by_budget(table: Table) -> list[str]:
     return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
 
 
-LEARNED, STANDS = 0.9, 0.8
-"""Normalised true return from which a run counts as learned, and from which it stands wrong answers."""
+LEARNED, STANDS, HOLDS = 0.9, 0.8, 0.75
+"""Normalised true return from which a run counts as learned, stands wrong answers, and holds by the defaults alone."""
 
 
 def by_seed(table: Table, least: float = LEARNED) -> list[str]:
@@ -265,7 +266,7 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "metaworld": by_success,
     "imitation": by_pair,
     "labels": by_variant,
-    "defaults": by_error,
+    "defaults": lambda table: by_seed(table, HOLDS),
     "parts": by_variant,
     "teachers": by_variant,
     "sac": by_pair,
@@ -370,7 +371,8 @@ def plot_budgets(path: Path) -> None:
 
 def main() -> None:
     """Write the tables and the plots."""
-    PAGE.write_text(filled(PAGE.read_text()))
+    for page in (PAGE, ARCHIVE):
+        page.write_text(filled(page.read_text()))
     for name in ("presets", "learning", "coinrun"):
         if name == "presets" or not Table(name).missing():
             plot_curves(name, PAGE.parent / f"{name}.png")

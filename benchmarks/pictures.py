@@ -1,8 +1,9 @@
 """The pictures of README and docs/, made anew: `make pictures`. Takes some minutes; needs playwright and Chromium.
 
 docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png, docs/parts.png and
-docs/speed.png what is in benchmarks/results, as are the tables of docs/results.md. docs/agent_report.png and docs/agent_panel.png,
-the top of an agent's report and its panel, take longer; the first two commands are run in examples/:
+docs/speed.png what is in benchmarks/results, as are the tables of docs/results.md and docs/results_archive.md.
+docs/agent_report.png and docs/agent_panel.png, the top of an agent's report and its panel, take longer; the first two commands are
+run in examples/:
 
     rlhf-ray train worlds/cuerun.json --allow-import worlds --true-reward --seed 6 --run-dir runs/cuerun
     rlhf-ray interpret agent runs/cuerun --out cuerun_report

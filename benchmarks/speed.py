@@ -1,4 +1,4 @@
-"""Speed: every benchmark of speed in turn, and the table and plot of their results in docs/results.md.
+"""Speed: every benchmark of speed in turn, and the table and plot of their results in docs/results_archive.md.
 
 python benchmarks/speed.py             # runs them all, 3 hours, on a machine with nothing else to do
 python benchmarks/speed.py --only cap  # those whose name contains this
@@ -25,7 +25,7 @@ from benchmarks.record import RESULTS, ROOT
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-PAGE, PLOT = ROOT / "docs" / "results.md", ROOT / "docs" / "speed.png"
+PAGE, PLOT = ROOT / "docs" / "results_archive.md", ROOT / "docs" / "speed.png"
 BLUE, GREY = "#0072b2", "#555555"
 
 COMMANDS = (

@@ -1,4 +1,6 @@
-"""docs/results.md has the tables that benchmarks/results give, and the interval of an interquartile mean is a bootstrap's."""
+"""The pages of results have the tables that benchmarks/results give; the interval of an interquartile mean is a bootstrap's."""
+
+import re
 
 import numpy as np
 from scipy import stats
@@ -6,13 +8,23 @@ from scipy import stats
 from benchmarks import method_tables, speed
 
 
-def test_the_page_shows_what_was_measured():
-    page = method_tables.PAGE.read_text()
-    assert page.count("<!-- table: ") == len(method_tables.LAYOUTS)
-    assert method_tables.filled(page) == page, "run benchmarks/method_tables.py"
-    assert speed.filled(page) == page, "run benchmarks/speed.py --page"
-    assert page.count("<!-- speed -->") == 1
+def test_the_pages_show_what_was_measured():
+    page, archive = (path.read_text() for path in (method_tables.PAGE, method_tables.ARCHIVE))
+    assert (page + archive).count("<!-- table: ") == len(method_tables.LAYOUTS)
+    for each in (page, archive):
+        assert method_tables.filled(each) == each, "run benchmarks/method_tables.py"
+    assert speed.filled(archive) == archive, "run benchmarks/speed.py --page"
+    assert archive.count("<!-- speed -->") == 1
     assert all(speed.kept(name) for name in ("sampling", "ppo_update", "reward_training"))
+
+
+def test_the_page_of_this_version_is_short_and_of_one_commit():
+    page = method_tables.PAGE.read_text()
+    assert len(page.splitlines()) <= 200
+    names = re.findall(r"<!-- table: (\w+) -->", page)
+    commits = {cell["commit"] for name in names for cell in method_tables.Table(name).cells.values()}
+    assert names
+    assert len(commits) == 1, "runs of one version only: drop the others, or run them anew"
 
 
 def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():

@@ -92,7 +92,7 @@ THRESHOLDS: Mapping[str, float] = {
     "rlhf_ray/AcrobotFixed-v0": -200.0,
 }
 """Of environments that are registered without one: about nine tenths of the way from random actions to PPO on the true reward
-(docs/results.md); CartPoleFixed has CartPole-v1's."""
+(docs/results_archive.md); CartPoleFixed has CartPole-v1's."""
 
 MOST_LISTED = 10
 """The largest number of a module's names that an error lists."""
