@@ -26,6 +26,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.camera import picture
 from rlhf_ray.labelling.films import Film, Films, frames_of
 from rlhf_ray.queries.gatherers import DESERTED, Gatherer
+from rlhf_ray.queries.machine import NAME as MACHINE
 from rlhf_ray.store import PreferenceStore
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class GathererProgress:
         pages: number of open labelling pages; None without people.
         deserted: whether all annotators have left.
         referred: pairs that people are to be asked about, since the last time.
+        lines: what the user is to be told, since the last time.
     """
 
     changes: int
@@ -65,6 +67,7 @@ class GathererProgress:
     pages: int | None = None
     deserted: bool = False
     referred: tuple[Pairs, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 class ShownFrames:
@@ -117,7 +120,8 @@ class GathererActor:
         refers: bool = False,
     ):
         self._frames = ShownFrames(None if folder is None else folder / FILMS) if wants_films else None
-        offered = {"films": self._frames, "folder": folder, "refer": self._refer if refers else None}
+        offered: dict[str, Any] = {"films": self._frames, "folder": folder, "tell": self._tell}
+        offered |= {"refer": self._refer, "answered": self._answered} if refers else {}
         self._gatherer, self._name = make(commit=self._commit, skip=self._skip, **offered), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None
@@ -127,6 +131,7 @@ class GathererActor:
         self._error: BaseException | None = None
         self._changes = self._failed = 0
         self._referred: list[Pairs] = []
+        self._lines: list[str] = []
         self._last: int | None = None
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -151,13 +156,15 @@ class GathererActor:
         Raises:
             Exception: the gatherer raised it.
         """
-        if self._changes == changes and self._error is None and all(number in self._left for number in numbers):
+        told = self._error is not None or self._lines
+        if self._changes == changes and not told and all(number in self._left for number in numbers):
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), PATIENCE)
         if self._error is not None:
             raise self._error
         referred, self._referred = tuple(self._referred), []
+        lines, self._lines = tuple(self._lines), []
         return GathererProgress(
             self._changes,
             {number: len(self._left[number]) for number in numbers if number in self._left},
@@ -166,6 +173,7 @@ class GathererActor:
             self._failed,
             deserted=bool(getattr(self._gatherer, "deserted", False)),
             referred=referred,
+            lines=lines,
         )
 
     def end(self) -> None:
@@ -207,6 +215,17 @@ class GathererActor:
 
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
         self._keep(pairs, annotators, lambda rows: (PreferenceStore.skip, pairs[rows]))
+
+    def _tell(self, line: str) -> None:
+        self._lines.append(line)
+        self._wake()
+
+    def _answered(self) -> set[str]:
+        """Return the ids of the pairs that others than a machine have answered or skipped."""
+        store = self._store = self._store or self._find_store()
+        events = self._get(store.call(PreferenceStore.events))
+        columns = (events[name].to_pylist() for name in ("pair_id", "annotator"))
+        return {pair for pair, annotator in zip(*columns, strict=True) if annotator != MACHINE}
 
     def _refer(self, pairs: Pairs) -> None:
         self._referred.append(pairs)
@@ -358,6 +377,8 @@ class OpenQuestions:
         progress = await self.actor.call(GathererActor.wait, list(self.pairs), self.changes)
         if progress.changes != self.changes:
             await read()
+        for line in progress.lines:
+            logger.warning("%s", line)
         if not progress.serving:
             await self._serve()
         if self.refer is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from rlhf_ray.actors.executor import Executor, Ref, passed
 from rlhf_ray.actors.gatherer import LOST, ChosenPairs, GathererActor, OpenQuestions, as_arrays
@@ -154,8 +155,12 @@ class RingActors:
         self.gatherers.append(people.questions)
 
     async def refer(self, pairs: Pairs) -> None:
-        """Ask people about pairs that a gatherer leaves to them."""
+        """Ask people about pairs that a gatherer leaves to them, unless they are being asked."""
         assert self.people is not None
+        asked = {name for open_pairs in self.people.questions.pairs.values() for name in (await open_pairs).ids}
+        pairs = pairs[np.array([name not in asked for name in pairs.ids])]
+        if not len(pairs):
+            return
         async with self._choosing:
             number, self.asked = self.asked, self.asked + 1
         try:

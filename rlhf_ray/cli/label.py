@@ -52,6 +52,9 @@ def run(words: list[str]) -> None:
     given = spelled_out(words, "--teacher", "--preferences.teacher")
     command = parse_arguments(Label, "rlhf-ray label", given)
     _tell_stored(command)
+    for teacher in (command.teacher, command.preferences.teacher):
+        if "machine" in teacher.split("+"):
+            raise SettingError(f"--teacher is {teacher!r}, who answers while an agent trains: use rlhf-ray train.")
     if command.teacher != "human":
         _scripted(command)
         return

@@ -12,7 +12,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.settings import AgentName, Experiment, load_experiment
-from rlhf_ray.teachers import PRESETS
+from rlhf_ray.teachers import PRESETS, TEACHERS
 
 
 def about_presets(command: str) -> str:
@@ -85,7 +85,8 @@ def check_teacher(given: Experiment, before: Experiment) -> None:
     of = given.preferences
     names = (of.teacher, *(entry.teacher for entry in of.annotator_entries))
     used = {setting for name in names for part in name.split("+") for setting in PRESETS.get(part, ())}
-    if not of.asks_machine and given.machine != before.machine:
+    known = of.teacher == "human" or of.teacher in TEACHERS.parts or ":" in of.teacher
+    if known and given.machine != before.machine:
         changed = next(name for name, value in vars(given.machine).items() if value != getattr(before.machine, name))
         raise SettingError(
             f"machine.{changed} is {getattr(given.machine, changed)!r}, but the teacher is {of.teacher}: leave it out, or add "

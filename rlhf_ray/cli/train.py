@@ -257,7 +257,7 @@ def _check_resumed(resumed: RunFolder, command: Train, kept: Train, now: Experim
     before = resumed.experiment()
     steps, comparisons = _totals(now)
     preferences = dataclasses.replace(before.preferences, comparisons=comparisons)
-    allowed = dataclasses.replace(before, total_env_steps=steps, preferences=preferences)
+    allowed = dataclasses.replace(before, total_env_steps=steps, preferences=preferences, machine=now.machine)
     agent = getattr(now, before.agent)
     allowed = allowed.with_agent_settings(env_threads=agent.env_threads)
     if before.preferences.mode == "asynchronous":
@@ -265,7 +265,7 @@ def _check_resumed(resumed: RunFolder, command: Train, kept: Train, now: Experim
     if now != allowed:
         raise SettingError(
             f"--resume keeps the run's settings, and {_first_difference(to_json(now), to_json(allowed))}; only total_env_steps and "
-            f"preferences.comparisons may grow, {before.agent}.env_threads and --cores change, and with "
+            f"preferences.comparisons may grow, {before.agent}.env_threads, --cores and the machine change, and with "
             f"preferences.mode=asynchronous {before.agent}.num_env_runners. Start a new run for other settings."
         )
     if resumed.finished() and _totals(now) == _totals(before):

@@ -54,7 +54,8 @@ class Skips:
         if tally.skipped and not tally.comparisons:
             raise SettingError(
                 f"preferences.teacher is {self.preferences.teacher!r}, which skipped all of the first {tally.skipped} pairs, so "
-                "there is no answer to fit a reward model to. Use a teacher that skips less (teacher=skip: lower preferences.skip)."
+                "there is no answer to fit a reward model to. Use a teacher that skips less (teacher=skip: lower preferences.skip; "
+                "a machine can't tell, or contradicts itself: labelling.instructions, machine.frames, machine.model)."
             )
 
     def check_decided(self, tally: Tally) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,12 @@ TRIES = 2
 """Requests about two clips in one order until their answer can be read."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds before a failed request is sent again; twice as many each time."""
+LONGEST_ASKED = 3600.0
+"""Most seconds that a server may ask to be left alone."""
 WRITE_AGAIN_AFTER = 5.0
 """Seconds before a row that could not be kept is written again."""
+CHECKS = 3
+"""One in so many of people's questions is for checks, whatever the machine can't tell."""
 GAP = 4
 """Pixels between two frames of a strip."""
 
@@ -74,21 +78,21 @@ class MachineServer:
     """Sends requests until one is answered.
 
     Args:
-        wait: sleeps for so many seconds.
+        tell: tells the user a line.
     """
 
-    def __init__(self, settings: MachineSettings, wait: Callable[[float], object] = time.sleep):
-        import requests  # of Ray's own; most runs have no machine
+    def __init__(self, settings: MachineSettings, tell: Callable[[str], object]):
+        import requests  # most runs have no machine
 
-        self.settings, self._wait, self._requests = settings, wait, requests
+        self.settings, self._tell, self._requests = settings, tell, requests
         self._session = requests.Session()
         self._schema = True
         """Whether answers are asked for by `SCHEMA`: not every server knows it."""
         self._told: str | None = None
         """The fault that was last told."""
 
-    def ask(self, content: list[dict[str, Any]]) -> tuple[str, int]:
-        """Return the answer's text and the tokens that it took (0 where the server doesn't say)."""
+    def ask(self, content: list[dict[str, Any]]) -> tuple[str, int, float]:
+        """Return the answer's text, the tokens that it took (0 where the server doesn't say), and its seconds."""
         pause = FIRST_WAIT
         while True:
             body: dict[str, Any] = {"model": self.settings.model, "messages": [{"role": "user", "content": content}]}
@@ -101,32 +105,40 @@ class MachineServer:
                 pause = self._pause(error, pause)
                 continue
             if self._told is not None:
-                logger.warning("The machine at %s answers again.", self.settings.url)
+                self._tell(f"The machine at {self.settings.url} answers again.")
                 self._told = None
             return found
 
-    def _sent(self, body: dict[str, Any]) -> tuple[str, int]:
+    def _sent(self, body: dict[str, Any]) -> tuple[str, int, float]:
+        started = time.monotonic()
         address = f"{self.settings.url.rstrip('/')}/chat/completions"
         # A redirect could take clips and key elsewhere. With `auth`, no other key is taken from ~/.netrc.
-        response = self._session.post(
-            address, json=body, auth=_with_key, timeout=self.settings.timeout, allow_redirects=False
-        )
+        with self._session.post(
+            address, json=body, auth=_with_key, timeout=self.settings.timeout, allow_redirects=False, stream=True
+        ) as response:
+            content = b""
+            for part in response.iter_content(1):
+                content += part
+                if time.monotonic() - started > self.settings.timeout:
+                    raise self._requests.ReadTimeout
+            response._content = content  # for what is told of it
         response.raise_for_status()
         if response.is_redirect:
             raise ValueError(f"it sends us on to {response.headers.get('location')}")
-        said = response.json()
+        said = json.loads(content)
         text = said["choices"][0]["message"]["content"]
-        return str(text or ""), int((said.get("usage") or {}).get("total_tokens") or 0)
+        tokens = int((said.get("usage") or {}).get("total_tokens") or 0)
+        return str(text or ""), tokens, time.monotonic() - started
 
     def _pause(self, error: Exception, pause: float) -> float:
         """Tell a fault once, and wait. Return the next pause."""
         response = getattr(error, "response", None)
         fault = _in_words(error, response)
         if fault != self._told:
-            logger.warning("The machine at %s %s. It is asked again until it answers.", self.settings.url, fault)
+            self._tell(f"The machine at {self.settings.url} {fault}. It is asked again until it answers.")
             self._told = fault
         asked = "" if response is None else response.headers.get("retry-after", "")
-        self._wait(min(LONGEST_WAIT, max(pause, float(asked) if asked.isdigit() else 0.0)))
+        time.sleep(max(pause, min(float(asked), LONGEST_ASKED) if asked.isdigit() else 0.0))
         return min(LONGEST_WAIT, 2 * pause)
 
 
@@ -139,17 +151,18 @@ def _with_key(request: Any) -> Any:
 
 def _in_words(error: Exception, response: Any) -> str:
     """Return a fault of the server as the end of a sentence."""
+    kind, said = type(error).__name__, " ".join(str(error).split())
+    if response is None and "Timeout" in kind:
+        return "takes longer than machine.timeout for an answer"
+    if response is None and kind == "ConnectionError" and "NewConnectionError" in said:
+        return "can't be reached: it isn't running, or machine.url is another"
+    if response is None and kind in ("ConnectionError", "ChunkedEncodingError"):
+        return "breaks the connection off"
     if response is None:
-        kind = type(error).__name__
-        return {
-            "ConnectionError": "can't be reached (machine.url): is it running?",
-            "ConnectTimeout": "can't be reached (machine.url): is it running?",
-            "ReadTimeout": "takes longer than machine.timeout for an answer",
-        }.get(kind, f"sent what is no chat completion ({' '.join(str(error).split())[:100] or kind})")
-    said = " ".join(response.text.split())[:200]
-    status = response.status_code
+        return f"sent what is no chat completion ({said[:100] or kind})"
+    said, status = " ".join(response.text.split())[:200], response.status_code
     if status in (401, 403):
-        return f"refuses the key ({status}): set the environment variable {KEY_VARIABLE} and resume the run"
+        return f"refuses the key ({status}), which is the environment variable {KEY_VARIABLE}: stop the run, set it, and resume"
     if status == 404:
         return f"has no such address or model (404; machine.url, machine.model): {said}"
     return f"answers with status {status}: {said}"
@@ -239,6 +252,8 @@ class MachineGatherer:
         instructions: the task in words.
         folder: where to keep what was asked; None: in memory only.
         refer: asks people about pairs; None if there are none.
+        answered: returns the ids of the pairs that people have answered.
+        tell: tells the user a line.
 
     Raises:
         SettingError: the settings name no server or model.
@@ -255,17 +270,23 @@ class MachineGatherer:
         instructions: str,
         folder: Path | None = None,
         refer: Callable[[Pairs], object] | None = None,
+        answered: Callable[[], Collection[str]] = tuple,
+        tell: Callable[[str], object] = logger.warning,
     ):
         check(machine)
         self.commit, self.skip, self.films, self.settings, self.refer = commit, skip, films, machine, refer
         self.question = QUESTION.format(task=instructions)
-        self.server = MachineServer(machine)
+        self.server, self._tell, self._people_s = MachineServer(machine, tell), tell, answered
         self.kept = Kept(None if folder is None else folder / FILE)
         self.deserted = False
         """Whether all requests are used up."""
+        self._begins, self._unsure = bool(self.kept.referred), 0
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`."""
+        if self._begins:  # a resumed run: people are asked again about what they have not answered
+            self.kept.referred &= set(self._people_s())
+            self._begins = False
         strips = [
             [strip(film, self.settings.frames) for film in self.films(side)] for side in (pairs.left, pairs.right)
         ]
@@ -297,36 +318,39 @@ class MachineGatherer:
                 break
             self.kept.begin(self.settings.questions)
             content = [_text(self.question), _text("Clip A:"), _image(of_first), _text("Clip B:"), _image(of_second)]
-            started = time.monotonic()
-            text, tokens = self.server.ask(content)
-            self.kept.end(question=key, answer=read(text), tokens=tokens, seconds=round(time.monotonic() - started, 3))
+            text, tokens, seconds = self.server.ask(content)
+            self.kept.end(question=key, answer=read(text), tokens=tokens, seconds=round(seconds, 3))
         return self.kept.answers.get(key, "neither")
 
     def _store(self, pair: Pairs, preference: float | None) -> None:
         """Commit an answer, or skip the pair; ask people about it if it is theirs."""
         (name,) = pair.ids
         sure = preference is not None
-        checked = bool(stable_uniform([name], "machine.checks")[0] < self.settings.checks) if sure else True
-        if self.refer is not None and checked and self._room(name):
-            self.kept.add(referred=[name])
-            self.refer(pair)
-        elif not sure and name not in self.kept.referred:
+        asks = not sure or bool(stable_uniform([name], "machine.checks")[0] < self.settings.checks)
+        theirs = asks and self._referred(pair, check=sure)
+        if not sure and not theirs and name not in self.kept.referred:
             self.skip(pair, [NAME])
         if sure:
             self.commit(Comparisons(pair, np.array([preference], np.float32), (NAME,)))
 
-    def _room(self, name: str) -> bool:
-        return name not in self.kept.referred and len(self.kept.referred) < self.settings.people
+    def _referred(self, pair: Pairs, *, check: bool) -> bool:
+        """Ask people about a pair if there are any, and they are to be asked more; return whether. A third is for checks."""
+        (name,) = pair.ids
+        most = self.settings.people
+        full = len(self.kept.referred) >= most or (not check and self._unsure >= most - most // CHECKS)
+        if self.refer is None or full or name in self.kept.referred:
+            return False
+        self._unsure += not check
+        self.kept.add(referred=[name])
+        self.refer(pair)
+        return True
 
     def _spent(self, pair: Pairs) -> None:
         """Ask people about a pair in the machine's place, if they are still to be asked; else nobody answers it."""
         if not self.deserted:
-            logger.warning("The machine is asked no more: machine.questions is %d.", self.settings.questions)
+            self._tell(f"The machine is asked no more: machine.questions is {self.settings.questions}.")
         self.deserted = True
-        (name,) = pair.ids
-        if self.refer is not None and self._room(name):
-            self.kept.add(referred=[name])
-            self.refer(pair)
+        self._referred(pair, check=False)
 
 
 def check(settings: MachineSettings) -> None:

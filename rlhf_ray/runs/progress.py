@@ -261,7 +261,9 @@ class ProgressBars(Callback):
         budget = self.experiment.preferences.comparisons
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:
-            self._say(f"{unspent} of {budget} labels were not used, because nearly all answers were ties.")
+            ties = not self.experiment.preferences.asks_machine
+            why = "nearly all answers were ties" if ties else "the training ended before the machine had answered"
+            self._say(f"{unspent} of {budget} labels were not used, because {why}.")
         way, accuracy = outcome.normalised, outcome.held_out_accuracy
         parts = [
             "" if way is None else f"normalised return {way:.2f} (0 random, 1 trained on the true reward)",

@@ -20,14 +20,14 @@ class MachineSettings:
     model: str = ""
     """The model's name at the server."""
     questions: Count = 2000
-    """Most requests to the server. A pair takes two, one for each order of its clips, and one more for each answer that can't be
-    read."""
+    """Most requests that the server answers. A pair takes two, one for each order of its clips, and one more for each answer that
+    can't be read. Requests that fail don't count."""
     frames: Annotated[int, Bounds(2, 64)] = 6
     """Frames that the model sees of each clip, at equal distances, with the first and the last."""
     timeout: Positive = 60.0
-    """Seconds to wait for an answer of the server."""
+    """Seconds in which the server has to answer."""
     people: Natural = 30
-    """With machine+human: most questions to people."""
+    """With machine+human: most questions to people, a third of them for checks."""
     checks: Share = 0.1
     """With machine+human: share (0 to 1) of the pairs about which the machine is sure that people are asked about too, without
     seeing its answer: they show how often it is wrong."""
@@ -38,3 +38,4 @@ class MachineSettings:
         require(
             fits, "machine.url", self.url, "it must begin with http:// or https://, as http://127.0.0.1:8000/v1 does"
         )
+        require("@" not in self.url, "machine.url", "…@…", f"settings are stored: put the key into {KEY_VARIABLE}")

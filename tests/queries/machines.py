@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -37,7 +38,10 @@ class Machine:
                 for name, value in ({"Content-Length": str(len(content))} | headers).items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(content)
+                slowly = type(content) is not bytes
+                for part in [content[i : i + 1] for i in range(len(content))] if slowly else [content]:
+                    self.wfile.write(part)
+                    time.sleep(0.05 * slowly)
 
             def log_message(self, *arguments: Any) -> None:
                 pass

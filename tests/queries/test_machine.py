@@ -45,7 +45,11 @@ def brighter(body: Any, pngs: list[bytes]) -> Any:
 
 
 def gathering(
-    url: str, folder: Path | None = None, refer: Callable[[Pairs], object] | None = None, **settings: Any
+    url: str,
+    folder: Path | None = None,
+    refer: Callable[[Pairs], object] | None = None,
+    answered: Callable[[], Any] = tuple,
+    **settings: Any,
 ) -> tuple[MachineGatherer, list[Comparisons], list[str]]:
     """A gatherer, and where its answers and the ids of the pairs that it skips go."""
     answers: list[Comparisons] = []
@@ -56,7 +60,11 @@ def gathering(
         skipped.extend(pairs.ids)
 
     of = MachineSettings(**{"url": url, "model": "m", "frames": 3} | settings)
-    return MachineGatherer(answers.append, skip, filmed, of, "Brighter is better.", folder, refer), answers, skipped
+    return (
+        MachineGatherer(answers.append, skip, filmed, of, "Brighter is better.", folder, refer, answered),
+        answers,
+        skipped,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -145,14 +153,32 @@ def test_people_get_what_it_cannot_tell_and_a_share_of_what_it_can(tmp_path: Pat
         assert len(referred) == 4  # two that it can tell: checks
         assert len(answers) == 4
         assert not skipped
-        again, _, skipped = gathering(served.url, tmp_path, refer, people=5, checks=0.0)
+        # Killed, and resumed: people had answered the first.
+        again, _, skipped = gathering(served.url, tmp_path, refer, lambda: {PAIRS.ids[0]}, people=4, checks=0.0)
         again.ask(0, PAIRS)
-        assert len(referred) == 4
-        assert not skipped  # people have them
+        assert referred[4:] == [PAIRS.ids[1]]
+        assert not skipped
         few, _, skipped = gathering(served.url, None, refer, people=1, checks=0.0)
         few.ask(0, PAIRS)
-        assert len(referred) == 5
+        assert len(referred) == 6
         assert skipped == [PAIRS.ids[1]]
+
+
+def test_a_third_of_people_s_questions_is_for_checks() -> None:
+    referred: list[str] = []
+    unsure = set(PAIRS.ids[:5])
+    shown = {round(255 * of) for of in brightness(PAIRS.left)[:5]}
+
+    def reply(body: Any, pngs: list[bytes]) -> Any:
+        values = {round(float(np.asarray(Image.open(io.BytesIO(png)).crop((0, 0, 8, 8))).mean())) for png in pngs}
+        return (200, {}, chat('{"better": "neither"}')) if values & shown else brighter(body, pngs)
+
+    with serving(reply) as served:
+        gatherer, _, skipped = gathering(served.url, None, lambda of: referred.extend(of.ids), people=3, checks=1.0)
+        gatherer.ask(0, PAIRS)
+    assert len(unsure & set(referred)) == 2
+    assert len(skipped) == 3
+    assert len(referred) == 3
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +212,10 @@ def test_the_key_is_sent_and_kept_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     assert "secret-1" not in "".join(path.read_text() for path in tmp_path.iterdir())
 
 
-OK = object()
+class Slowly(bytes):
+    """Content that a server sends byte by byte."""
+
+
 FAULTS: dict[str, tuple[Any, str]] = {
     "bad request": ((400, {}, b"image too large"), "status 400: image too large"),
     "refused key": ((401, {}, b"no"), "RLHF_RAY_MACHINE_KEY"),
@@ -201,14 +230,15 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "its fault": ((500, {}, b"Traceback"), "status 500: Traceback"),
     "bad gateway": ((502, {}, b"<html>"), "status 502"),
     "gateway's timeout": ((504, {}, b""), "status 504"),
-    "hangs up": (None, "can't be reached"),
-    "cut short": ((200, {"Content-Length": "999"}, b"{"), "no chat completion"),
+    "hangs up": (None, "breaks the connection off"),
+    "cut short": ((200, {"Content-Length": "999"}, b"{"), "breaks the connection off"),
     "empty": ((200, {}, b""), "no chat completion"),
     "a page": ((200, {}, b"<html>login</html>"), "no chat completion"),
     "no choices": ((200, {}, b'{"error": "overloaded"}'), "no chat completion"),
     "a list": ((200, {}, b"[]"), "no chat completion"),
     "elsewhere": ((302, {"Location": "http://127.0.0.1:9/v1"}, b""), "sends us on to http://127.0.0.1:9/v1"),
     "too slow": ("slow", "machine.timeout"),
+    "a byte at a time": ("trickles", "machine.timeout"),
 }
 
 
@@ -222,6 +252,8 @@ def test_a_fault_of_the_server_is_one_line_and_costs_no_answer(fault: str, caplo
             return brighter(body, pngs)
         if said == "slow":
             time.sleep(0.6)
+        if said == "trickles":
+            return 200, {"Content-Length": "100"}, Slowly(chat("A"))
         return brighter(body, pngs) if said == "slow" else said
 
     with serving(reply) as served, caplog.at_level(logging.WARNING):
