@@ -61,7 +61,7 @@ from tests.whole_runs import with_path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = r"cat|cd|export|git|gcloud|kubectl|pip|ray|source|ssh|tensorboard|uv|wandb"
+PROGRAMS = r"cat|cd|export|git|gcloud|kubectl|ollama|pip|ray|source|ssh|tensorboard|uv|wandb"
 """Other people's, which pages may name."""
 MOST_NOT_RUN = 12
 """Blocks that no test runs. One more has to be worth it."""

@@ -157,7 +157,7 @@ class RingActors:
     async def refer(self, pairs: Pairs) -> None:
         """Ask people about pairs that a gatherer leaves to them, unless they are being asked."""
         assert self.people is not None
-        asked = {name for open_pairs in self.people.questions.pairs.values() for name in (await open_pairs).ids}
+        asked = {name for open_pairs in list(self.people.questions.pairs.values()) for name in (await open_pairs).ids}
         pairs = pairs[np.array([name not in asked for name in pairs.ids])]
         if not len(pairs):
             return

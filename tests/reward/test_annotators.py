@@ -164,7 +164,7 @@ def test_the_estimates_are_near_and_the_reward_better_than_without() -> None:
     for seed in range(3):
         for errors, found in right.items():
             trainer = trainer_of(
-                RewardModelSettings(label_noise=None if errors else 0.0),
+                RewardModelSettings(label_noise=None if errors else 0.0, weight_decay=0.01),
                 answers(600, seed),
                 held_out_share=0.1,
                 seed=seed,

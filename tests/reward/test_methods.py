@@ -30,7 +30,7 @@ from rlhf_ray.settings import Experiment, RewardModelSettings, from_json, to_jso
 from tests.made_up import beats, right_about, some_comparisons
 from tests.reward.fits import same, trainer_of
 
-SMALL = RewardModelSettings(hidden=(16,), batch_size=16)
+SMALL = RewardModelSettings(hidden=(16,), batch_size=16, weight_decay=0.01)
 
 
 def test_surf_learns_from_confident_pairs_alone() -> None:

@@ -103,7 +103,11 @@ def _of_machine(run: Run) -> Iterator[tuple[str, Any, Any]]:
     yield "pairs that people were asked about", len(kept.referred), part(run.settings, "machine").get("people")
     if run.comparisons is not None:
         wrong, both = contradicted(run.comparisons)
-        yield "the machine's answers that people contradict", len(wrong), both
+        share = share_interval(len(wrong), both)
+        interval = (
+            "" if share.low is None or share.high is None else f" ({100 * share.low:.0f}–{100 * share.high:.0f} %)"
+        )
+        yield "the machine's answers that people contradict" + interval, len(wrong), both
 
 
 def contradicted(stored: Comparisons) -> tuple[list[str], int]:
