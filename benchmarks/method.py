@@ -140,8 +140,6 @@ BY_DEFAULT: Mapping[str, int] = {
     "Pendulum-v1": 20,
     "rlhf_ray/CartPoleFixed-v0": 20,
     "Reacher-v5": 3,
-    "HalfCheetah-v5": 3,
-    "Swimmer-v5": 3,
 }
 """Environments, and their seeds: none is begun that can't get three."""
 
