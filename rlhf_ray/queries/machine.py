@@ -89,7 +89,8 @@ class MachineServer:
         self._schema = True
         """Whether answers are asked for by `SCHEMA`: not every server knows it."""
         self._told: str | None = None
-        """The fault that was last told."""
+        """The fault that was last told; None once the server has answered again."""
+        self._lock = threading.Lock()
 
     def ask(self, content: list[dict[str, Any]]) -> tuple[str, int, float]:
         """Return the answer's text, the tokens that it took (0 where the server doesn't say), and its seconds."""
@@ -104,9 +105,7 @@ class MachineServer:
                     continue
                 pause = self._pause(error, pause)
                 continue
-            if self._told is not None:
-                self._tell(f"The machine at {self.settings.url} answers again.")
-                self._told = None
+            self._now(None, "answers again")
             return found
 
     def _sent(self, body: dict[str, Any]) -> tuple[str, int, float]:
@@ -134,12 +133,17 @@ class MachineServer:
         """Tell a fault once, and wait. Return the next pause."""
         response = getattr(error, "response", None)
         fault = _in_words(error, response)
-        if fault != self._told:
-            self._tell(f"The machine at {self.settings.url} {fault}. It is asked again until it answers.")
-            self._told = fault
+        self._now(fault, f"{fault}. It is asked again until it answers")
         asked = "" if response is None else response.headers.get("retry-after", "")
         time.sleep(max(pause, min(float(asked), LONGEST_ASKED) if asked.isdigit() else 0.0))
         return min(LONGEST_WAIT, 2 * pause)
+
+    def _now(self, fault: str | None, words: str) -> None:
+        """Tell a fault, or that there is none any more, unless that was told last: by any of the threads that ask."""
+        with self._lock:
+            if fault != self._told:
+                self._tell(f"The machine at {self.settings.url} {words}.")
+            self._told = fault
 
 
 def _with_key(request: Any) -> Any:
@@ -220,13 +224,16 @@ class Kept:
 
     def end(self, **row: Any) -> None:
         """Note that a request has ended, and keep its row."""
-        self.add(**row)
-        with self._lock:
-            self._under_way -= 1
+        self._keep(row, ended=1)
 
     def add(self, **row: Any) -> None:
+        """Keep a row of no request."""
+        self._keep(row, ended=0)
+
+    def _keep(self, row: dict[str, Any], ended: int) -> None:
         """Keep a row, durably: with a full disk, once there is room."""
         with self._lock:
+            self._under_way -= ended
             self._count(row)
             while self._file is not None:
                 try:
@@ -276,16 +283,17 @@ class MachineGatherer:
         check(machine)
         self.commit, self.skip, self.films, self.settings, self.refer = commit, skip, films, machine, refer
         self.question = QUESTION.format(task=instructions)
-        self.server, self._tell, self._people_s = MachineServer(machine, tell), tell, answered
+        self.server, self._tell, self._answered = MachineServer(machine, tell), tell, answered
         self.kept = Kept(None if folder is None else folder / FILE)
         self.deserted = False
-        """Whether all requests are used up."""
+        """Whether all requests are used up, and people are asked no more either."""
+        self._is_spent = False
         self._begins, self._unsure = bool(self.kept.referred), 0
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`."""
         if self._begins:  # a resumed run: people are asked again about what they have not answered
-            self.kept.referred &= set(self._people_s())
+            self.kept.referred &= set(self._answered())
             self._begins = False
         strips = [
             [strip(film, self.settings.frames) for film in self.films(side)] for side in (pairs.left, pairs.right)
@@ -347,10 +355,10 @@ class MachineGatherer:
 
     def _spent(self, pair: Pairs) -> None:
         """Ask people about a pair in the machine's place, if they are still to be asked; else nobody answers it."""
-        if not self.deserted:
+        if not self._is_spent:
             self._tell(f"The machine is asked no more: machine.questions is {self.settings.questions}.")
-        self.deserted = True
-        self._referred(pair, check=False)
+        self._is_spent = True
+        self.deserted = not self._referred(pair, check=False)
 
 
 def check(settings: MachineSettings) -> None:

@@ -9,6 +9,7 @@ by the running deviation of the discounted return (`ReturnScaled`), the clipped 
 
 Not as published:
 
+* Advantages are divided by no less than their recent deviation (`rlhf_ray.rllib.advantages`), for all agents alike.
 * Levels are unlimited unless the environment limits them; published "hard" runs use 500 or 100,000 levels.
 * Every run starts new episodes at the iterations that are checkpointed, so that a resumed one is bit for bit the uninterrupted one.
 """

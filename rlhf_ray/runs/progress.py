@@ -262,7 +262,9 @@ class ProgressBars(Callback):
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:
             ties = not self.experiment.preferences.asks_machine
-            why = "nearly all answers were ties" if ties else "the training ended before the machine had answered"
+            why = (
+                "nearly all answers were ties" if ties else "the machine had not answered more when the training ended"
+            )
             self._say(f"{unspent} of {budget} labels were not used, because {why}.")
         way, accuracy = outcome.normalised, outcome.held_out_accuracy
         parts = [

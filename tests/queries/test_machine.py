@@ -128,8 +128,13 @@ def test_it_stops_at_its_number_of_requests(tmp_path: Path, caplog: pytest.LogCa
         again.ask(0, PAIRS)
         assert len(served.bodies) == 2 * len(PAIRS)
         assert len(answers) <= 4 <= len(later) == len(PAIRS)
+        referred: list[str] = []
+        both, _, _ = gathering(served.url, None, lambda pairs: referred.extend(pairs.ids), questions=1, checks=0.0)
+        both.ask(0, PAIRS)
+        assert tuple(referred) == PAIRS.ids  # people are there, and asked in its place
+        assert not both.deserted
         assert not skipped
-        assert caplog.text.count("machine.questions") == 1
+        assert caplog.text.count("machine.questions is 8.") == caplog.text.count("machine.questions is 1.") == 1
 
 
 def test_people_get_what_it_cannot_tell_and_a_share_of_what_it_can(tmp_path: Path) -> None:
@@ -257,7 +262,7 @@ def test_a_fault_of_the_server_is_one_line_and_costs_no_answer(fault: str, caplo
         return brighter(body, pngs) if said == "slow" else said
 
     with serving(reply) as served, caplog.at_level(logging.WARNING):
-        gatherer, answers, skipped = gathering(served.url, timeout=0.2)
+        gatherer, answers, skipped = gathering(served.url, timeout=0.2 if "timeout" in line else 30.0)
         gatherer.ask(0, PAIRS[np.arange(1)])
     assert len(answers) == 1
     assert not skipped
@@ -287,7 +292,7 @@ def test_a_server_that_is_gone_is_waited_for(caplog: pytest.LogCaptureFixture) -
     serve.join()
     back.server.server_close()
     assert len(answers) == len(PAIRS)
-    assert caplog.text.count("can't be reached") == 1
+    assert 1 <= caplog.text.count("can't be reached") <= 2  # a thread may have tried while another was answered
 
 
 def test_a_server_without_schemas_is_asked_without() -> None:
