@@ -220,6 +220,11 @@ class CallThread:
         self._ended = True
         self._calls.put(None)
 
+    def join(self, timeout: float) -> None:
+        """After `end`, wait until the current call has finished, for ``timeout`` seconds."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
     def _run(self) -> None:
         while (queued := self._calls.get()) is not None:
             call, future = queued
@@ -234,6 +239,9 @@ class CallThread:
                 future.set_result(result)
             del call, future, queued
 
+
+FINISHES_WITHIN = 5.0
+"""Seconds for which `LocalExecutor.stop` waits for a call: a function of the user's may never return."""
 
 HERE: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
 """The executors of this process, by their rings' names."""
@@ -293,11 +301,13 @@ class LocalExecutor(Executor):
         return self._streams
 
     def stop(self, actor: Actor[Any]) -> None:
-        """A running call finishes."""
+        """A running call finishes, and is waited for: the caller may remove the files that it writes."""
         assert isinstance(actor, _LocalActor)
-        self._threads[actor.role].end()
+        thread = self._threads[actor.role]
+        thread.end()
         if (end := getattr(self.actors[actor.role], "end", None)) is not None:
             end()
+        thread.join(FINISHES_WITHIN)
 
     def call(self, role: str, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return the future of a call, with the values of references among its arguments."""
