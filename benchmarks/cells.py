@@ -125,16 +125,18 @@ def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
 
 
 def _same(cell: Cell) -> dict[str, Any] | None:
-    """The result of a cell with the same command, of any table."""
+    """The result of the same command at the same commit, of any table."""
     tables = (kept(path.stem) for path in sorted(RESULTS.glob("method_*.json")))
-    return next((found for table in tables for found in table.values() if found["command"] == cell.command), None)
+    wanted = (cell.command, about()["commit"])
+    among = (found for table in tables for found in table.values())
+    return next((found for found in among if (found["command"], found["commit"]) == wanted), None)
 
 
 def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     runs.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=cell.key.replace("/", "-") + "-", dir=runs)) / "run"
     command = [sys.executable, *cell.words, "--seed", str(cell.seed), "--run-dir", str(folder)]
-    _run_command(command)
+    _, seconds = _run_command(command)
     result = json.loads((folder / "result.json").read_text())
     agent = result["trained"] or result["reference"]
     if agent is None:
@@ -142,12 +144,13 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     before, is_training, _ = " ".join(cell.words).partition(" ".join(TRAINING))
     if is_training and any(part in cell.task for part in DISCRETE):
         evaluate = (sys.executable, *before.split(), "-m", "rlhf_ray", "evaluate", str(folder))
-        agent = json.loads(_run_command([*evaluate, "--episodes", str(EPISODES), "--sample-actions", "--json"]))
+        agent = json.loads(_run_command([*evaluate, "--episodes", str(EPISODES), "--sample-actions", "--json"])[0])
     return {
         "return": agent["true_return_mean"],
         "random": (result["random"] or {}).get("true_return_mean"),
         "success_rate": agent.get("success_rate"),
         "env_steps": result["env_steps"],
+        "cpu_minutes": round(seconds / 60, 2),
         "comparisons": result["comparisons"],
         "held_out_accuracy": result.get("held_out_accuracy"),
         "checks": [check["name"] for check in result.get("checks", []) if not check["passed"]],
@@ -167,10 +170,16 @@ def curve(folder: Path, points: int = 20) -> list[tuple[int, float]]:
     return known[: -1 : max(1, len(known) // points)] + known[-1:]
 
 
-def _run_command(command: Sequence[str]) -> str:
-    """What the command prints on its standard output."""
+def _run_command(command: Sequence[str]) -> tuple[str, float]:
+    """What the command prints on its standard output, and the CPU seconds of its process and of those that it has waited for."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {done.stdout[-250:]} {done.stderr[-500:]}")
-    return done.stdout
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for file in (out, err):
+            file.seek(0)
+        printed = out.read()
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed: {printed[-250:]} {err.read()[-500:]}")
+    return printed, used.ru_utime + used.ru_stime

@@ -86,6 +86,7 @@ def main() -> None:
         "--iterations", type=int, default=60, help='the documentation: "set to 60 for better performance"'
     )
     parser.add_argument("--normalise", action="store_true")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[32, 32], help="units of the reward's layers")
     parser.add_argument(
         "--teacher", choices=("oracle", "mistake", "human_like"), default="oracle", help="ours, see --mistake"
     )
@@ -112,7 +113,7 @@ def main() -> None:
         options.environment, rng=rng, n_envs=ENVIRONMENTS, post_wrappers=[lambda env, _: StepCount(env)]
     )
     spaces = venv.observation_space, venv.action_space
-    network = BasicRewardNet(*spaces, normalize_input_layer=RunningNorm)
+    network = BasicRewardNet(*spaces, hid_sizes=options.hidden, normalize_input_layer=RunningNorm)
     reward = NormalizedRewardNet(network, RunningNorm) if options.normalise else network
     model = pc.PreferenceModel(network, noise_prob=options.noise)
     normalising = {

@@ -1,0 +1,123 @@
+"""The runs of docs/results.md, all by one version of the code; resumable.
+
+    python benchmarks/page.py [--only NAME] [--parallel 2] [--runs FOLDER]
+
+A task has no setting of its own but those listed here: the defaults, and for the field's tasks SAC with networks that two cores can
+train. All were frozen before, and nothing was tuned on these seeds. Seeds take turns between two arithmetics: this machine's, and
+that of a CPU with AVX2 alone (`benchmarks/kernels.py`). `benchmarks/method_tables.py` writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.cells import Cell, run, train
+from benchmarks.control import CONTROL_SAC
+from benchmarks.method import ERRING, beside
+
+NAME = "results"
+FIRST_SEED = 5000
+ARITHMETICS = ("own", "avx2")
+REFERENCES = 5
+"""Seeds that learn from the true reward, of tasks with more."""
+
+ALL = ("none wrong", "10 % wrong", "20 % wrong", "30 % wrong", "human-like")
+STEPS, LABELS = 200_000, 300
+"""The defaults' environment steps, and the comparisons of every task that names no others."""
+
+IMITATION: Mapping[str, tuple[str, ...]] = {
+    "imitation": (),
+    "imitation, our network": ("--normalise", "--hidden", "64", "64"),
+}
+"""imitation as its documentation has it; with the reward's network and scale that are our defaults."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is run on an environment: with each teacher, the words that set its labels and steps."""
+
+    seeds: int
+    teachers: Mapping[str, tuple[str, ...]]
+    words: tuple[str, ...] = ()
+    imitation: bool = False
+
+
+def _labels(count: int, teacher: str, *more: str) -> tuple[str, ...]:
+    return ("--preferences.comparisons", str(count), *ERRING[teacher], *more)
+
+
+def _by_default(*teachers: str) -> Mapping[str, tuple[str, ...]]:
+    return {teacher: _labels(LABELS, teacher) for teacher in teachers}
+
+
+def _steps(count: int) -> tuple[str, ...]:
+    return ("--total-env-steps", str(count))
+
+
+TASKS: Mapping[str, Task] = {
+    "Pendulum-v1": Task(20, _by_default(*ALL), imitation=True),
+    "rlhf_ray/CartPoleFixed-v0": Task(20, _by_default(*ALL), imitation=True),
+    "rlhf_ray/AcrobotFixed-v0": Task(5, _by_default(*ALL), imitation=True),
+    "Reacher-v5": Task(5, _by_default(*ALL)),
+    "HalfCheetah-v5": Task(3, _by_default("none wrong", "human-like")),
+    "rlhf_ray/HopperFixed-v0": Task(3, _by_default("none wrong", "human-like")),
+    "rlhf_ray/MovingDot-v0": Task(3, _by_default("none wrong", "human-like")),
+    "envpool/WalkerWalk-v1": Task(
+        5,
+        {
+            "none wrong": _labels(500, "none wrong"),
+            "human-like": _labels(500, "human-like"),
+            "30 % wrong": _labels(1_000, "30 % wrong", *_steps(1_000_000)),
+        },
+        (*_steps(500_000), *CONTROL_SAC),
+    ),
+    "envpool/CheetahRun-v1": Task(3, {"none wrong": _labels(500, "none wrong")}, (*_steps(1_000_000), *CONTROL_SAC)),
+    "envpool/QuadrupedWalk-v1": Task(
+        3, {"none wrong": _labels(1_000, "none wrong")}, (*_steps(1_000_000), *CONTROL_SAC)
+    ),
+}
+
+
+def cells() -> list[Cell]:
+    """Seed by seed, so that a table that is cut short has as many of each row."""
+    made: list[Cell] = []
+    for number in range(max(task.seeds for task in TASKS.values())):
+        seed = FIRST_SEED + number
+        for name, task in TASKS.items():
+            if number < task.seeds:
+                made += _of_seed(name, task, seed, reference=number < REFERENCES)
+    return made
+
+
+def _of_seed(name: str, task: Task, seed: int, reference: bool) -> list[Cell]:
+    arithmetic = ("benchmarks/kernels.py", ARITHMETICS[seed % 2])
+    made = [
+        Cell(NAME, name, teacher, seed, (*arithmetic, *train(name, *task.words, *words)))
+        for teacher, words in task.teachers.items()
+    ]
+    if reference:
+        words = (*arithmetic, *train(name, *task.words, "--true-reward"))
+        made.append(Cell("reference", name, "true reward", seed, words))
+        if task.imitation:
+            made += [
+                Cell(NAME, name, rival, seed, beside(name, STEPS, LABELS, *more)) for rival, more in IMITATION.items()
+            ]
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--parallel", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs") / NAME, help="where the run folders go")
+    options = parser.parse_args(arguments)
+    run(f"method_{NAME}", [cell for cell in cells() if options.only in cell.key], options.parallel, options.runs)
+
+
+if __name__ == "__main__":
+    main()
