@@ -136,7 +136,7 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     runs.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=cell.key.replace("/", "-") + "-", dir=runs)) / "run"
     command = [sys.executable, *cell.words, "--seed", str(cell.seed), "--run-dir", str(folder)]
-    _, seconds = _run_command(command)
+    _, seconds = run_command(command)
     result = json.loads((folder / "result.json").read_text())
     agent = result["trained"] or result["reference"]
     if agent is None:
@@ -144,7 +144,7 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     before, is_training, _ = " ".join(cell.words).partition(" ".join(TRAINING))
     if is_training and any(part in cell.task for part in DISCRETE):
         evaluate = (sys.executable, *before.split(), "-m", "rlhf_ray", "evaluate", str(folder))
-        agent = json.loads(_run_command([*evaluate, "--episodes", str(EPISODES), "--sample-actions", "--json"])[0])
+        agent = json.loads(run_command([*evaluate, "--episodes", str(EPISODES), "--sample-actions", "--json"])[0])
     return {
         "return": agent["true_return_mean"],
         "random": (result["random"] or {}).get("true_return_mean"),
@@ -170,7 +170,7 @@ def curve(folder: Path, points: int = 20) -> list[tuple[int, float]]:
     return known[: -1 : max(1, len(known) // points)] + known[-1:]
 
 
-def _run_command(command: Sequence[str]) -> tuple[str, float]:
+def run_command(command: Sequence[str]) -> tuple[str, float]:
     """What the command prints on its standard output, and the CPU seconds of its process and of those that it has waited for."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

@@ -2,7 +2,6 @@
 
     python benchmarks/method.py imitation     # beside imitation 1.0.1 at the same training steps and labels
     python benchmarks/method.py labels        # how many labels a task needs
-    python benchmarks/method.py defaults      # eleven environments from the defaults alone, some answers wrong
     python benchmarks/method.py parts         # selection, ensemble, likelihood, regularisation, SURF, RUNE
     python benchmarks/method.py teachers      # six teachers, PPO and SAC
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
@@ -16,9 +15,7 @@
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
 on seeds from 100 to 199 and committed before the seeds below were run. `benchmarks/method_tables.py` writes the tables and plots
-into docs/results.md and docs/results_archive.md.
-
-`defaults` has its references from other seeds: an agent on the true reward asks nothing.
+into docs/results_archive.md. The runs of docs/results.md are those of `benchmarks/page.py`.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cells import FEW_SEEDS, FIRST_SEED, Cell, cells_of, reference, run, train
 from benchmarks.control import control, metaworld
 from benchmarks.kernels import KERNELS
-
-DEFAULTS_FIRST_SEED, DEFAULTS_REFERENCES = 4000, 300
 
 PENDULUM, CARTPOLE, ACROBOT = "pendulum", "cartpole", "acrobot"
 HOPPER, REACHER = "rlhf_ray/HopperFixed-v0", "Reacher-v5"
@@ -132,28 +127,6 @@ def presets() -> list[Cell]:
         for task in tasks
         for kernels in KERNELS
     ]
-
-
-# From the defaults alone.
-
-BY_DEFAULT: Mapping[str, int] = {
-    "Pendulum-v1": 20,
-    "rlhf_ray/CartPoleFixed-v0": 20,
-    "Reacher-v5": 3,
-}
-"""Environments, and their seeds: none is begun that can't get three."""
-
-
-def defaults() -> list[Cell]:
-    """No setting changed but the number of labels, seed by seed."""
-    cells = [cell for name in BY_DEFAULT for cell in reference(name, name, first=DEFAULTS_REFERENCES)]
-    for number in range(max(BY_DEFAULT.values())):
-        for name, seeds in BY_DEFAULT.items():
-            for variant in ("none wrong", "10 % wrong", "20 % wrong", "30 % wrong", "human-like"):
-                if number < seeds and (variant != "30 % wrong" or name == "Pendulum-v1"):
-                    words = train(name, "--preferences.comparisons", "300", *ERRING[variant])
-                    cells.append(Cell("defaults", name, variant, DEFAULTS_FIRST_SEED + number, words))
-    return cells
 
 
 # Parts of the method.
@@ -363,7 +336,6 @@ _ORDERED = (
     metaworld,
     imitation,
     labels,
-    defaults,
     parts,
     teachers,
     sac,

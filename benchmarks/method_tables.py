@@ -1,143 +1,29 @@
-"""The tables and plots of benchmarks/results/method_*.json: `python benchmarks/method_tables.py` writes them into docs/.
+"""The tables and plots of docs/results_archive.md: `python benchmarks/method_tables.py` writes what earlier versions did.
 
-Normalised is (return - random) / (true reward - random), where "true reward" is the mean agent that the same algorithm
-trains on the true reward in as many steps. Figures are interquartile means over seeds with 95 % bootstrap intervals (Agarwal et al.
-2021); those over several tasks draw seeds within each task.
+docs/results.md has what this version does: `benchmarks/page_tables.py`.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
-from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cells import Cell, file_of, kept
+from benchmarks.cells import file_of
 from benchmarks.method import TABLES
 from benchmarks.record import ROOT
+from benchmarks.tables import BLUE, GREY, REFERENCE, Table, difference, estimate, filled, number, save, text
 
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-
-PAGE, ARCHIVE = (ROOT / "docs" / name for name in ("results.md", "results_archive.md"))
-"""The tables of one version, and those of earlier ones."""
-REFERENCE = "true reward"
-DRAWS = 5_000
-BLUE, GREY = "#0072b2", "#555555"
-
-Values = Sequence[float]
+PAGE = ROOT / "docs" / "results_archive.md"
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """An interquartile mean with its 95 % interval; ``low`` and ``high`` are NaN where one seed gives none."""
-
-    value: float
-    low: float
-    high: float
-
-    def text(self, sign: bool = False) -> str:
-        """As tables have it."""
-        value, low, high = (number(one, sign) for one in (self.value, self.low, self.high))
-        return value if math.isnan(self.low) else f"{value} ({low} to {high})"
-
-
-def number(value: float, sign: bool = False) -> str:
-    """Three digits or so, with a minus sign."""
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
-    return text.replace("-", "−")
-
-
-def _middle(groups: Sequence[Any]) -> Any:
-    return stats.trim_mean(np.concatenate(groups, axis=-1), 0.25, axis=-1)
-
-
-def _drawn(groups: Sequence[Values], seed: int = 0) -> Any:
-    rng = np.random.default_rng(seed)
-    arrays = [np.asarray(values, np.float64) for values in groups]
-    return _middle([values[rng.integers(len(values), size=(DRAWS, len(values)))] for values in arrays])
-
-
-def _interval(draws: Any, *samples: Sequence[Values]) -> tuple[float, float]:
-    """The 95 % interval of ``draws``; NaN if one of the samples that they were drawn from has one seed of each task."""
-    if any(all(len(values) < 2 for values in groups) for groups in samples):
-        return math.nan, math.nan
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def estimate(*groups: Values) -> Estimate:
-    """The interquartile mean of all values; each group is resampled by itself."""
-    return Estimate(float(_middle(groups)), *_interval(_drawn(groups), groups))
-
-
-def difference(ours: Sequence[Values], theirs: Sequence[Values]) -> Estimate:
-    """The interquartile mean of ``ours`` minus that of ``theirs``; runs are independent."""
-    draws = _drawn(ours, 0) - _drawn(theirs, 1)
-    return Estimate(float(_middle(ours) - _middle(theirs)), *_interval(draws, ours, theirs))
-
-
-class Table:
-    """The finished cells of a table, with the order of its tasks and variants."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.cells: Mapping[str, Any] = kept(f"method_{name}")
-        planned = TABLES[name]()
-        self.planned: list[Cell] = [cell for cell in planned if cell.experiment != "reference"]
-        self.references = [cell for cell in planned if cell.experiment == "reference"]
-        self.tasks = list(dict.fromkeys(cell.task for cell in self.planned))
-
-    def variants(self, task: str | None = None) -> list[str]:
-        """Those of a task, or of all."""
-        return list(dict.fromkeys(cell.variant for cell in self.planned if task in (None, cell.task)))
-
-    def found(self, task: str, variant: str) -> list[Any]:
-        """The finished cells of all seeds."""
-        among = self.references if variant == REFERENCE else self.planned
-        wanted = [cell.key for cell in among if (cell.task, cell.variant) == (task, variant)]
-        return [self.cells[key] for key in wanted if key in self.cells]
-
-    def returns(self, task: str, variant: str) -> list[float]:
-        """The true return of each seed."""
-        return [cell["return"] for cell in self.found(task, variant)]
-
-    def successes(self, task: str, variant: str) -> list[float]:
-        """The share of each seed's episodes in which a step succeeded, where the task says so."""
-        return [cell["success_rate"] for cell in self.found(task, variant) if cell["success_rate"] is not None]
-
-    def random(self, task: str) -> float:
-        """The true return of random actions."""
-        cells = (cell for variant in self.variants(task) for cell in self.found(task, variant))
-        return float(np.mean([cell["random"] for cell in cells if cell["random"] is not None]))
-
-    def normalised(self, task: str, variant: str) -> list[float]:
-        """The true return of each seed: 0 is random, 1 the mean agent trained on the true reward. Empty if either is missing."""
-        returns, best = self.returns(task, variant), self.returns(task, REFERENCE)
-        if not returns or not best:
-            return []
-        low = self.random(task)
-        return [(value - low) / (float(np.mean(best)) - low) for value in returns]
-
-    def rows(self) -> Iterator[tuple[str, str, list[float], list[float]]]:
-        """Each task and variant that was run, with true returns, and those normalised."""
-        for task in self.tasks:
-            for variant in self.variants(task):
-                if returns := self.returns(task, variant):
-                    yield task, variant, returns, self.normalised(task, variant)
-
-    def missing(self) -> int:
-        """How many cells are not there."""
-        return sum(cell.key not in self.cells for cell in [*self.planned, *self.references])
+def table_of(name: str) -> Table:
+    """The table ``name`` of benchmarks/method.py."""
+    return Table(name, TABLES[name]())
 
 
 def by_task(table: Table) -> list[str]:
@@ -147,8 +33,8 @@ def by_task(table: Table) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for task, variant, returns, scores in table.rows():
-        best, score = _text(table.returns(task, REFERENCE)), f"**{_text(scores)}**" if scores else ""
-        figures = (_text(returns), best, number(table.random(task)), score)
+        best, score = text(table.returns(task, REFERENCE)), f"**{text(scores)}**" if scores else ""
+        figures = (text(returns), best, number(table.random(task)), score)
         lines.append(f"| {task} | {variant} | {len(returns)} | {' | '.join(figures)} |")
     return lines
 
@@ -160,16 +46,12 @@ def by_success(table: Table) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for task in table.tasks:
-        best = _text(table.successes(task, REFERENCE))
+        best = text(table.successes(task, REFERENCE))
         for variant in table.variants(task):
             if rates := table.successes(task, variant):
-                score = _text(table.normalised(task, variant))
-                lines.append(f"| {task} | {variant} | {len(rates)} | **{_text(rates)}** | {best} | {score} |")
+                score = text(table.normalised(task, variant))
+                lines.append(f"| {task} | {variant} | {len(rates)} | **{text(rates)}** | {best} | {score} |")
     return lines
-
-
-def _text(values: Values) -> str:
-    return estimate(values).text() if values else ""
 
 
 def by_variant(table: Table) -> list[str]:
@@ -182,7 +64,7 @@ def by_variant(table: Table) -> list[str]:
     for variant in variants:
         base = variant.split(",")[0] if "," in variant else variants[0]
         scores = [table.normalised(task, variant) for task in table.tasks]
-        row = list(map(_text, scores))
+        row = list(map(text, scores))
         both = [(mine, table.normalised(task, base)) for task, mine in zip(table.tasks, scores, strict=True)]
         both = [pair for pair in both if all(pair)]
         against = difference(*map(list, zip(*both, strict=True))).text(sign=True) if variant != base and both else ""
@@ -198,7 +80,7 @@ def by_pair(table: Table) -> list[str]:
         first = table.normalised(task, table.variants(task)[0])
         compared = variant != table.variants(task)[0] and first and scores
         ahead = difference([first], [scores]).text(sign=True) if compared else ""
-        lines.append(f"| {task} | {variant} | {len(returns)} | {_text(returns)} | {_text(scores)} | {ahead} |")
+        lines.append(f"| {task} | {variant} | {len(returns)} | {text(returns)} | {text(scores)} | {ahead} |")
     return lines
 
 
@@ -219,16 +101,16 @@ def by_budget(table: Table) -> list[str]:
         if (theirs := scores["imitation, 350"]) and (mine := scores["350"]):
             both.append((mine, theirs))
             ahead = difference([mine], [theirs]).text(sign=True)
-        row = list(map(_text, scores.values()))
+        row = list(map(text, scores.values()))
         if any(row):
-            lines.append(f"| {task} | {_text(table.returns(task, REFERENCE))} | {' | '.join(row)} | {ahead} |")
+            lines.append(f"| {task} | {text(table.returns(task, REFERENCE))} | {' | '.join(row)} | {ahead} |")
     row = [f"**{estimate(*values).text()}**" if values else "" for values in groups.values()]
     ahead = f"**{difference(*map(list, zip(*both, strict=True))).text(sign=True)}**" if both else ""
     return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
 
 
-LEARNED, STANDS, HOLDS = 0.9, 0.8, 0.75
-"""Normalised true return from which a run counts as learned, stands wrong answers, and holds by the defaults alone."""
+LEARNED, STANDS = 0.9, 0.8
+"""Normalised true return from which a run counts as learned, and stands wrong answers."""
 
 
 def by_seed(table: Table, least: float = LEARNED) -> list[str]:
@@ -266,7 +148,6 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "metaworld": by_success,
     "imitation": by_pair,
     "labels": by_variant,
-    "defaults": lambda table: by_seed(table, HOLDS),
     "parts": by_variant,
     "teachers": by_variant,
     "sac": by_pair,
@@ -276,7 +157,7 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
 
 def markdown(name: str) -> str:
     """The table ``name`` with where it comes from."""
-    table = Table(name)
+    table = table_of(name)
     if not table.cells:
         return f"`benchmarks/method.py {name}` has not been run yet."
     commits = sorted({cell["commit"] for cell in table.cells.values()})
@@ -285,15 +166,9 @@ def markdown(name: str) -> str:
     return "\n".join([*LAYOUTS[name](table), "", source])
 
 
-def filled(page: str) -> str:
-    """``page`` with each table between its two marks made anew."""
-    marks = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return marks.sub(lambda match: f"{match[1]}\n{markdown(match[2])}\n\n{match[3]}", page)
-
-
 def plot_curves(name: str, path: Path) -> None:
     """A panel for each task of the table ``name``: each seed's true return while its agent learns from comparisons."""
-    table = Table(name)
+    table = table_of(name)
     width = 3.7 * max(len(table.tasks), 1.4)
     figure, rows = plt.subplots(1, len(table.tasks), figsize=(width, 3.1), constrained_layout=True, squeeze=False)
     panels = rows[0]
@@ -313,19 +188,12 @@ def plot_curves(name: str, path: Path) -> None:
     figure.legend(
         *panels[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
     )
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    for panel in figure.axes:
-        panel.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def plot_parts(path: Path) -> None:
     """Each variant of the table ``parts`` on each task: every seed, and the interquartile mean with its interval."""
-    table = Table("parts")
+    table = table_of("parts")
     variants = [one for one in table.variants() if any(table.normalised(task, one) for task in table.tasks)]
     size = (4.2 * len(table.tasks), 0.27 * len(variants) + 1)
     figure, panels = plt.subplots(1, len(table.tasks), figsize=size, sharey=True, constrained_layout=True)
@@ -343,12 +211,12 @@ def plot_parts(path: Path) -> None:
         panel.set_xlabel("normalised true return")
     panels[0].set_yticks(range(len(variants)), variants, fontsize=8)
     panels[0].invert_yaxis()
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_budgets(path: Path) -> None:
     """The table ``budgets``: of each task that has them, the interquartile mean of each variant with its interval."""
-    table = Table("budgets")
+    table = table_of("budgets")
     variants = table.variants()
     tasks = [task for task in table.tasks if any(table.normalised(task, variant) for variant in variants)]
     figure, panel = plt.subplots(figsize=(7, 0.62 * len(tasks) + 1), constrained_layout=True)
@@ -366,17 +234,16 @@ def plot_budgets(path: Path) -> None:
     panel.invert_yaxis()
     panel.set_xlabel("normalised true return: 0 random, 1 PPO on the true reward")
     panel.legend(title="comparisons", fontsize=8, title_fontsize=8, frameon=False, loc="lower right")
-    _save(figure, path)
+    save(figure, path)
 
 
 def main() -> None:
     """Write the tables and the plots."""
-    for page in (PAGE, ARCHIVE):
-        page.write_text(filled(page.read_text()))
+    PAGE.write_text(filled(PAGE.read_text(), markdown))
     for name in ("presets", "learning", "coinrun"):
-        if name == "presets" or not Table(name).missing():
+        if name == "presets" or not table_of(name).missing():
             plot_curves(name, PAGE.parent / f"{name}.png")
-    if not Table("parts").missing():
+    if not table_of("parts").missing():
         plot_parts(PAGE.parent / "parts.png")
     plot_budgets(PAGE.parent / "budgets.png")
 

@@ -1,35 +1,32 @@
 """The pages of results have the tables that benchmarks/results give; the interval of an interquartile mean is a bootstrap's."""
 
-import re
-
 import numpy as np
 from scipy import stats
 
-from benchmarks import method_tables, speed
+from benchmarks import method_tables, page_tables, speed, tables
 
 
 def test_the_pages_show_what_was_measured():
-    page, archive = (path.read_text() for path in (method_tables.PAGE, method_tables.ARCHIVE))
-    assert (page + archive).count("<!-- table: ") == len(method_tables.LAYOUTS)
-    for each in (page, archive):
-        assert method_tables.filled(each) == each, "run benchmarks/method_tables.py"
+    page, archive = page_tables.PAGE.read_text(), method_tables.PAGE.read_text()
+    assert archive.count("<!-- table: ") == len(method_tables.LAYOUTS)
+    assert page.count("<!-- table: ") == len(page_tables.PARTS)
+    assert tables.filled(archive, method_tables.markdown) == archive, "run benchmarks/method_tables.py"
+    assert tables.filled(page, page_tables.markdown) == page, "run benchmarks/page_tables.py"
     assert speed.filled(archive) == archive, "run benchmarks/speed.py --page"
     assert archive.count("<!-- speed -->") == 1
     assert all(speed.kept(name) for name in ("sampling", "ppo_update", "reward_training"))
 
 
-def test_the_page_of_this_version_is_short_and_of_one_commit():
-    page = method_tables.PAGE.read_text()
-    assert len(page.splitlines()) <= 200
-    names = re.findall(r"<!-- table: (\w+) -->", page)
-    commits = {cell["commit"] for name in names for cell in method_tables.Table(name).cells.values()}
-    assert names
-    assert len(commits) == 1, "runs of one version only: drop the others, or run them anew"
+def test_the_page_of_this_version_is_short_whole_and_of_one_commit():
+    assert len(page_tables.PAGE.read_text().splitlines()) <= 200
+    assert len(page_tables.commits()) == 1, "runs of one version only: drop the others, or run them anew"
+    assert page_tables.table().missing() == 0
+    assert len(page_tables.audited()) == len(page_tables.audits.audited()) == 60
 
 
 def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():
     values = [3.0, 100.0, 1.0, 2.0, -50.0]
-    found = method_tables.estimate(values)
+    found = tables.estimate(values)
     assert found.value == 2.0  # of five values, the middle three count
     other = stats.bootstrap((values,), lambda v, axis: stats.trim_mean(v, 0.25, axis=axis), method="percentile", rng=1)
     np.testing.assert_allclose((found.low, found.high), other.confidence_interval, rtol=0.1)
@@ -58,8 +55,8 @@ def test_a_table_of_successes_tells_those_of_each_seed_beside_the_true_reward_s(
         key.format(task): {"success_rate": rate, "return": value, "random": 100.0}
         for key, (rate, value) in rates.items()
     }
-    monkeypatch.setattr(method_tables, "kept", lambda name: cells)
-    (row,) = method_tables.by_success(method_tables.Table("metaworld"))[2:]
+    monkeypatch.setattr(tables, "kept", lambda name: cells)
+    (row,) = method_tables.by_success(method_tables.table_of("metaworld"))[2:]
     found = [cell.strip() for cell in row.strip("|").split("|")]
     assert found[:3] == [task, "400 labels", "2"]
     assert found[3].startswith("**0.62 (")  # (0.5 + 0.75) / 2
@@ -70,14 +67,14 @@ def test_a_table_of_successes_tells_those_of_each_seed_beside_the_true_reward_s(
 def test_a_difference_draws_within_each_task():
     rng = np.random.default_rng(0)
     here, there = rng.normal(0, 1e-3, 5), rng.normal(100, 1e-3, 5)  # two tasks far apart
-    found = method_tables.difference([here + 0.5, there + 0.5], [here, there])
+    found = tables.difference([here + 0.5, there + 0.5], [here, there])
     assert abs(found.value - 0.5) < 0.01
     assert found.high - found.low < 0.1  # drawn from all ten at once, it would be wide
 
 
 def test_one_seed_has_no_interval():
-    assert method_tables.estimate([3.0]).text() == "3.00"
-    assert method_tables.estimate([3.0], [4.0]).text() == "3.50"  # one seed of each of two tasks
-    assert method_tables.difference([[1.0, 2.0, 3.0]], [[1.0]]).text(sign=True) == "+1.00"
-    assert " to " in method_tables.estimate([3.0, 4.0]).text()
+    assert tables.estimate([3.0]).text() == "3.00"
+    assert tables.estimate([3.0], [4.0]).text() == "3.50"  # one seed of each of two tasks
+    assert tables.difference([[1.0, 2.0, 3.0]], [[1.0]]).text(sign=True) == "+1.00"
+    assert " to " in tables.estimate([3.0, 4.0]).text()
     assert speed.shown(speed.Ratio("fit", "theirs", 2.0, 2.0, 2.0)) == "**2.00**"

@@ -1,0 +1,266 @@
+"""The tables and pictures of docs/results.md, from the runs of benchmarks/page.py and benchmarks/audits.py.
+
+python benchmarks/page_tables.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks import audits
+from benchmarks.page import ALL, IMITATION, NAME, PUBLISHED, cells
+from benchmarks.record import ROOT
+from benchmarks.tables import BLUE, DRAWS, GREY, REFERENCE, Table, estimate, filled, number, save
+
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
+HOLDS = 0.75
+"""Normalised true return below which a run counts as failed."""
+ORANGE = "#d55e00"
+AGENT, TEACHER = "PPO", "none wrong"
+
+
+def table() -> Table:
+    """The page's runs."""
+    return Table(NAME, cells())
+
+
+def by_row(found: Table) -> list[str]:
+    """A row for each task and variant: what was run, how it ended on all seeds, what else there is to compare with."""
+    lines = [
+        f"| task | agent | labels | teacher | steps | seeds | normalised | worst | below {HOLDS} | true return | true reward's | "
+        "CPU min | published |",
+        "|" + "---|" * 13,
+    ]
+    for task, variant, returns, scores in found.rows():
+        runs = found.found(task, variant)
+        if len(runs) < 3:
+            raise ValueError(f"{task}, {variant}, has {len(runs)} seeds: three are the least, or none")
+        rival = variant in IMITATION
+        agent = variant if rival else "SAC" if "--agent sac" in runs[0]["command"] else AGENT
+        figures = (
+            _short(task),
+            agent,
+            f"{max(run['comparisons'] for run in runs)}",
+            TEACHER if rival else variant,
+            f"{np.mean([run['env_steps'] for run in runs]) / 1000:.0f}k",
+            f"{len(runs)}",
+            f"**{estimate(scores).text()}**",
+            number(min(scores)),
+            f"{sum(score < HOLDS for score in scores)}",
+            number(estimate(returns).value),
+            estimate(found.returns(task, REFERENCE)).text(),
+            number(float(np.mean([run["cpu_minutes"] for run in runs]))),
+            PUBLISHED.get((task, variant), ""),
+        )
+        lines.append(f"| {' | '.join(figures)} |")
+    return lines
+
+
+def plot(found: Table, path: Path) -> None:
+    """A panel for each task: every seed of each variant, normalised, beside those of the true reward."""
+    width = 5
+    rows = -(-len(found.tasks) // width)
+    figure, panels = plt.subplots(
+        rows,
+        min(width, len(found.tasks)),
+        figsize=(11, 3.2 * rows),
+        sharey=True,
+        constrained_layout=True,
+        squeeze=False,
+    )
+    rng = np.random.default_rng(0)
+    for panel, task in zip(panels.flat, found.tasks, strict=False):
+        variants = [REFERENCE, *found.variants(task)]
+        for place, variant in enumerate(variants):
+            if not len(scores := np.asarray(found.normalised(task, variant))):
+                continue
+            colour = GREY if variant == REFERENCE else ORANGE if variant in IMITATION else BLUE
+            panel.plot(
+                place + rng.uniform(-0.2, 0.2, len(scores)), scores, "o", color=colour, alpha=0.5, markersize=3.5
+            )
+            panel.plot([place - 0.3, place + 0.3], [estimate(scores).value] * 2, color=colour, linewidth=1.8)
+        panel.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
+        panel.axhline(0, color=GREY, linewidth=0.8, linestyle=":")
+        panel.set_xticks(range(len(variants)), variants, rotation=90, fontsize=7)
+        panel.set_title(task.split("/")[-1], fontsize=9)
+    for panel in list(panels.flat)[len(found.tasks) :]:
+        panel.set_visible(False)
+    for row in panels:
+        row[0].set_ylabel("normalised true return", fontsize=8)
+    save(figure, path)
+
+
+# Audits.
+
+FIGURES: Mapping[str, str] = {
+    "taught": "share of the true return that an agent of the audit gets",
+    "steps": "correlation with the true reward, step by step",
+    "ranks": "the same of ranks",
+    "returns": "correlation of the episodes' returns",
+    "pairs": "pairs of steps in the true order",
+    "epic": "EPIC distance, negated",
+    "top_difference": "difference of the top row of what it looks at, negated",
+}
+DISTANCES = ("epic", "top_difference")
+"""Smaller is better."""
+
+
+def audited() -> dict[str, Mapping[str, Any]]:
+    """Each audited reward, with the true returns normalised that its two agents got: ``anew`` and ``run``."""
+    found, rewards = table(), audits.rows()
+    made = {}
+    for cell in audits.audited():
+        if cell.key in rewards:
+            row = rewards[cell.key]
+            low, high = found.random(cell.task), estimate(found.returns(cell.task, REFERENCE)).value
+            normal = {name: (row[name] - low) / (high - low) for name in ("anew", "run")}
+            share = row["taught"][0] if row["taught"] else None
+            made[cell.key] = {**row, **normal, "taught": share, "task": cell.task, "teacher": cell.variant}
+    return made
+
+
+def within(values: Sequence[float], tasks: Sequence[str]) -> Any:
+    """The ranks of the values within their tasks, from 0 to 1."""
+    ranks = np.empty(len(values))
+    for task in set(tasks):
+        of = [place for place, name in enumerate(tasks) if name == task]
+        ranks[of] = (stats.rankdata(np.asarray(values)[of]) - 0.5) / len(of)
+    return ranks
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Spearman's, with its 95 % bootstrap interval."""
+    pairs, rng = np.stack([one, other]), np.random.default_rng(0)
+    draws = [
+        stats.spearmanr(*pairs[:, rng.integers(pairs.shape[1], size=pairs.shape[1])])[0] for _ in range(DRAWS // 5)
+    ]
+    low, high = np.nanquantile(draws, [0.025, 0.975])
+    return float(stats.spearmanr(*pairs)[0]), float(low), float(high)
+
+
+def by_figure(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A row for each figure of the audit: how it ranks rewards beside the returns that came."""
+    lines = [
+        "| figure | rewards | the fresh agent's return | within tasks | the return of the run |",
+        "|---|---|---|---|---|",
+    ]
+    for name, words in FIGURES.items():
+        known = [row for row in rewards.values() if row[name] is not None]
+        if len(known) < 3:
+            continue
+        values = [-row[name] if name in DISTANCES else row[name] for row in known]
+        tasks = [row["task"] for row in known]
+        anew, run = ([row[of] for row in known] for of in ("anew", "run"))
+        columns = ((values, anew), (within(values, tasks), within(anew, tasks)), (values, run))
+        told = ("{} ({} to {})".format(*map(number, rank_correlation(*pair))) for pair in columns)
+        lines.append(f"| {words} | {len(known)} | {' | '.join(told)} |")
+    return lines
+
+
+BINS = ((-np.inf, 0.25), (0.25, HOLDS), (HOLDS, np.inf))
+
+
+def by_bin(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A row for each range of what the audit expects an agent to get: what the fresh agents got."""
+    lines = ["| expected | rewards | mean expected | mean return that came | below 0.75 |", "|---|---|---|---|---|"]
+    for low, high in BINS:
+        among = [row for row in rewards.values() if row["taught"] is not None and low <= row["taught"] < high]
+        if among:
+            words = f"below {high}" if low == -np.inf else f"{low} to {high}" if high < np.inf else f"{low} and more"
+            expected, came = (np.array([row[of] for row in among]) for of in ("taught", "anew"))
+            told = (number(expected.mean()), number(came.mean()), f"{(came < HOLDS).sum()}")
+            lines.append(f"| {words} | {len(among)} | {' | '.join(told)} |")
+    if unknown := [row["anew"] for row in rewards.values() if row["taught"] is None]:
+        told = ("", number(float(np.mean(unknown))), f"{sum(one < HOLDS for one in unknown)}")
+        lines.append(f"| not told | {len(unknown)} | {' | '.join(told)} |")
+    return lines
+
+
+def plot_audits(rewards: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """What audits said against what fresh agents got."""
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, constrained_layout=True)
+    for panel, name in zip(panels, ("taught", "steps"), strict=True):
+        for task in dict.fromkeys(row["task"] for row in rewards.values()):
+            known = [row for row in rewards.values() if row["task"] == task and row[name] is not None]
+            label = task.split("/")[-1]
+            panel.plot(
+                [row[name] for row in known], [row["anew"] for row in known], "o", alpha=0.6, markersize=4, label=label
+            )
+        panel.set_xlabel(FIGURES[name], fontsize=8)
+    low, high = panels[0].get_xlim()
+    panels[0].plot([low, high], [low, high], color=GREY, linewidth=0.8, linestyle="--")
+    panels[0].set_ylabel("normalised true return of a fresh agent", fontsize=8)
+    panels[0].legend(fontsize=7, frameon=False)
+    save(figure, path)
+
+
+# The page.
+
+
+def commits() -> set[str]:
+    """Those at which everything on the page was measured."""
+    return {row["commit"] for rows in (table().cells, audits.rows()) for row in rows.values()}
+
+
+def _results() -> Iterator[str]:
+    yield from by_row(table())
+    yield from ("", f"`benchmarks/page.py`, `benchmarks/results/method_{NAME}.json`; {', '.join(sorted(commits()))}.")
+
+
+def _audits() -> Iterator[str]:
+    rewards = audited()
+    yield from (*by_figure(rewards), "", *by_bin(rewards))
+    yield from ("", f"`benchmarks/audits.py`, `benchmarks/results/audits.json`; {', '.join(sorted(commits()))}.")
+
+
+def _readme() -> Iterator[str]:
+    """The tasks that have all teachers, in README.md: the interquartile mean, and how many of the seeds failed."""
+    found = table()
+    yield f"| normalised true return | {' | '.join(ALL)} | imitation |"
+    yield "|" + "---|" * (len(ALL) + 2)
+    for task in found.tasks:
+        if set(ALL) <= set(found.variants(task)):
+            scores = [found.normalised(task, variant) for variant in (*ALL, *IMITATION)]
+            told = [_told(each) for each in scores[: len(ALL)]]
+            rivals = [each for each in scores[len(ALL) :] if each]
+            best = max(rivals, key=lambda each: estimate(each).value) if rivals else []
+            yield f"| {_short(task)} | {' | '.join(told)} | {_told(best)} |"
+
+
+def _told(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
+    failed = sum(score < HOLDS for score in scores)
+    return f"{number(estimate(scores).value)}" + (f" ({failed} of {len(scores)} failed)" if failed else "")
+
+
+def _short(task: str) -> str:
+    return task.removeprefix("rlhf_ray/").removeprefix("envpool/")
+
+
+PARTS: Mapping[str, Callable[[], Iterator[str]]] = {"results": _results, "audits": _audits, "readme": _readme}
+
+
+def markdown(name: str) -> str:
+    """The table ``name`` with where it comes from."""
+    return "\n".join(PARTS[name]())
+
+
+def main() -> None:
+    """Write the tables and the pictures."""
+    for page in (PAGE, README):
+        page.write_text(filled(page.read_text(), markdown))
+    plot(table(), PAGE.parent / "results.png")
+    plot_audits(audited(), PAGE.parent / "audits.png")
+
+
+if __name__ == "__main__":
+    main()
