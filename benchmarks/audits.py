@@ -32,8 +32,6 @@ SEEDS: Mapping[str, int] = {
     "rlhf_ray/AcrobotFixed-v0": 2,
     "Reacher-v5": 2,
 }
-EFFORT = 4
-"""Of the audit: its own agents learn for four times as many steps as by default, 96,000, which Pendulum needs."""
 ANEW = 1000
 """Added to a run's seed: that of the fresh agent."""
 _LOCK = threading.Lock()
@@ -58,7 +56,7 @@ def measure(cell: Cell, runs: Path) -> dict[str, Any]:
     """Audit the reward of a cell's run, then train on it."""
     (folder,) = runs.resolve().glob(f"{cell.key.replace('/', '-')}-*/run")
     with tempfile.TemporaryDirectory() as work:
-        words = ("--steps", "header", "effects", "--effort", str(EFFORT), "--out", f"{work}/audit")
+        words = ("--steps", "header", "effects", "--out", f"{work}/audit")
         _, audit = run_command([sys.executable, "-m", "rlhf_ray", "interpret", "reward", str(folder), *words])
         report = json.loads(Path(work, "audit", "report.json").read_text())
         words = (*("--seed", str(cell.seed + ANEW)), *("--evaluation-episodes", str(EPISODES)))

@@ -1,7 +1,7 @@
 """The pictures of README and docs/, made anew: `make pictures`. Takes some minutes; needs playwright and Chromium.
 
-docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png, docs/parts.png and
-docs/speed.png what is in benchmarks/results, as are the tables of docs/results.md and docs/results_archive.md.
+docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/results.png, docs/audits.png,
+docs/parts.png and docs/speed.png what is in benchmarks/results, as are the tables of docs/results.md and docs/results_archive.md.
 docs/agent_report.png and docs/agent_panel.png, the top of an agent's report and its panel, take longer; the first two commands are
 run in examples/:
 
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import method_tables
+import page_tables
 import speed
 from playwright.sync_api import Page, sync_playwright
 
@@ -86,6 +87,7 @@ def main() -> None:
         picture_of(Path(reports[0], "report.html"), "agent_report.png", 1200, 700)
         picture_of(Path(reports[0], "panel/index.html"), "agent_panel.png", 1200, 900)
         return
+    page_tables.main()
     method_tables.main()
     speed.write_page()
     with tempfile.TemporaryDirectory() as folder:

@@ -31,6 +31,9 @@ IMAGES_OF_A_GRADIENT = 128
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
 
+KEEPS = 0.9
+"""Weight of the batches before in the recent variance of advantages: some ten batches count."""
+
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -224,6 +227,25 @@ class PPOUpdate:
         apart = self.network.image and minibatch.inputs.device.type == "cpu"
         parts = minibatch.parts(-(-len(minibatch) // IMAGES_OF_A_GRADIENT) if apart else 1)
         add_gradients(self.flat.parameters, weighted, parts)
+
+
+class RecentDeviation:
+    """The deviation of recent batches' advantages, by which PPO divides a batch's at least.
+
+    Copies of an environment with episodes of one length are in step: a batch may show nothing but the ends of episodes, where all
+    actions are equally good (a fallen pole), and the noise of its advantages, divided by their own deviation, would move the policy
+    as far as a batch that tells. It is the root of an exponential moving average of variances.
+    """
+
+    variance: float | None = None
+    """Of recent batches; None before the first."""
+
+    def share(self, advantages: Tensor) -> float:
+        """Count a batch's advantages ``[n]``, and return its deviation over the recent ones', at most 1."""
+        variance = float(advantages.double().var(correction=0))
+        before = variance if self.variance is None else self.variance
+        self.variance = KEEPS * before + (1 - KEEPS) * variance
+        return 1.0 if variance >= self.variance else math.sqrt(variance / self.variance)
 
 
 def shuffled(

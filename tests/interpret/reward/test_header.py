@@ -119,8 +119,8 @@ def test_ppo_learns_cart_pole_from_the_truth_and_nothing_from_its_opposite():
         CallableReward(lambda o, a, n, d, by=by: np.full(len(o), by), env.observation_space, env.action_space)
         for by in (1.0, -1.0)
     )
-    found = taught(costs, "CartPole-v1", gamma=0.99, effort=0.6)
+    found = taught(costs, "CartPole-v1", gamma=0.99, effort=0.2)
     assert not found.exact
     assert found.best > 100 > found.learned
     assert found.share.high < 0.5
-    assert taught(pays, "CartPole-v1", gamma=0.99, effort=0.6).share.mean == pytest.approx(1.0)
+    assert taught(pays, "CartPole-v1", gamma=0.99, effort=0.2).share.mean == pytest.approx(1.0)
