@@ -84,7 +84,7 @@ def figures(report: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": values["rank"] and values["rank"]["mean"],
         "returns": values["returns"] and values["returns"]["mean"],
         "pairs": values["pairs"] and values["pairs"]["mean"],
-        "epic": values["distances"]["epic"]["value"],
+        "epic": values["distances"]["epic"]["value"] if "epic" in values["distances"] else None,
         "top": top["name"],
         "top_difference": top["figures"]["difference"]["mean"],
     }

@@ -1,10 +1,11 @@
-"""The tables and pictures of docs/results.md, from the runs of benchmarks/page.py and benchmarks/audits.py.
+"""The tables and pictures of docs/results.md and README.md, and of audits in docs/interpret_reward.md, from benchmarks/results.
 
 python benchmarks/page_tables.py
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import audits
-from benchmarks.page import ALL, IMITATION, NAME, PUBLISHED, cells
-from benchmarks.record import ROOT
+from benchmarks.page import ALL, IMITATION, NAME, cells
+from benchmarks.record import RESULTS, ROOT
 from benchmarks.tables import BLUE, DRAWS, GREY, REFERENCE, Table, estimate, filled, number, save
 
-PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "results.md"
+PAGES = (PAGE, ROOT / "README.md", ROOT / "docs" / "interpret_reward.md")
 HOLDS = 0.75
 """Normalised true return below which a run counts as failed."""
 ORANGE = "#d55e00"
@@ -36,8 +38,8 @@ def by_row(found: Table) -> list[str]:
     """A row for each task and variant: what was run, how it ended on all seeds, what else there is to compare with."""
     lines = [
         f"| task | agent | labels | teacher | steps | seeds | normalised | worst | below {HOLDS} | true return | true reward's | "
-        "CPU min | published |",
-        "|" + "---|" * 13,
+        "CPU min |",
+        "|" + "---|" * 12,
     ]
     for task, variant, returns, scores in found.rows():
         runs = found.found(task, variant)
@@ -58,7 +60,6 @@ def by_row(found: Table) -> list[str]:
             number(estimate(returns).value),
             estimate(found.returns(task, REFERENCE)).text(),
             number(float(np.mean([run["cpu_minutes"] for run in runs]))),
-            PUBLISHED.get((task, variant), ""),
         )
         lines.append(f"| {' | '.join(figures)} |")
     return lines
@@ -205,20 +206,50 @@ def plot_audits(rewards: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 # The page.
 
 
-def commits() -> set[str]:
-    """Those at which everything on the page was measured."""
-    return {row["commit"] for rows in (table().cells, audits.rows()) for row in rows.values()}
+def commit(rows: Mapping[str, Any]) -> str:
+    """The one at which all of them were measured.
+
+    Raises:
+        ValueError: there are several, or none.
+    """
+    found = {row["commit"] for row in rows.values()}
+    if len(found) != 1:
+        raise ValueError(
+            f"Runs of one version only, not of {', '.join(sorted(found))}: drop the others, or run them anew."
+        )
+    return found.pop()
 
 
 def _results() -> Iterator[str]:
-    yield from by_row(table())
-    yield from ("", f"`benchmarks/page.py`, `benchmarks/results/method_{NAME}.json`; {', '.join(sorted(commits()))}.")
+    found = table()
+    yield from by_row(found)
+    yield from ("", f"`benchmarks/page.py`, `benchmarks/results/method_{NAME}.json`; {commit(found.cells)}.")
 
 
 def _audits() -> Iterator[str]:
     rewards = audited()
     yield from (*by_figure(rewards), "", *by_bin(rewards))
-    yield from ("", f"`benchmarks/audits.py`, `benchmarks/results/audits.json`; {', '.join(sorted(commits()))}.")
+    yield from ("", f"`benchmarks/audits.py`, `benchmarks/results/audits.json`; {commit(audits.rows())}.")
+
+
+def _planted() -> Iterator[str]:
+    found = json.loads((RESULTS / "planted_scores.json").read_text())
+    yield "| | causes of rewards named | of the frozen half | causes of agents | flawed, called so | sound, called so | told |"
+    yield "|" + "---|" * 7
+    for tool, halves in found["scores"].items():
+        whole = halves["all"]
+        counts = [
+            whole["rewards"],
+            halves["frozen"]["rewards"],
+            whole["agents"],
+            whole["called_flawed"],
+            whole["called_sound"],
+        ]
+        yield f"| {tool} | {' | '.join(f'{some} of {all_}' for some, all_ in counts)} | **{number(whole['told'])}** |"
+    yield from (
+        "",
+        f"`benchmarks/planted_score.py --baselines`, `benchmarks/results/planted_scores.json`; {found['commit']}.",
+    )
 
 
 def _readme() -> Iterator[str]:
@@ -246,7 +277,12 @@ def _short(task: str) -> str:
     return task.removeprefix("rlhf_ray/").removeprefix("envpool/")
 
 
-PARTS: Mapping[str, Callable[[], Iterator[str]]] = {"results": _results, "audits": _audits, "readme": _readme}
+PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
+    "results": _results,
+    "audits": _audits,
+    "planted": _planted,
+    "readme": _readme,
+}
 
 
 def markdown(name: str) -> str:
@@ -256,7 +292,7 @@ def markdown(name: str) -> str:
 
 def main() -> None:
     """Write the tables and the pictures."""
-    for page in (PAGE, README):
+    for page in PAGES:
         page.write_text(filled(page.read_text(), markdown))
     plot(table(), PAGE.parent / "results.png")
     plot_audits(audited(), PAGE.parent / "audits.png")

@@ -1,17 +1,18 @@
 """The pages of results have the tables that benchmarks/results give; the interval of an interquartile mean is a bootstrap's."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from benchmarks import method_tables, page_tables, speed, tables
 
 
 def test_the_pages_show_what_was_measured():
-    page, archive = page_tables.PAGE.read_text(), method_tables.PAGE.read_text()
+    archive, pages = method_tables.PAGE.read_text(), [page.read_text() for page in page_tables.PAGES]
     assert archive.count("<!-- table: ") == len(method_tables.LAYOUTS)
-    assert page.count("<!-- table: ") == len(page_tables.PARTS)
+    assert sum(page.count("<!-- table: ") for page in pages) == len(page_tables.PARTS)
     assert tables.filled(archive, method_tables.markdown) == archive, "run benchmarks/method_tables.py"
-    assert tables.filled(page, page_tables.markdown) == page, "run benchmarks/page_tables.py"
+    assert [tables.filled(page, page_tables.markdown) for page in pages] == pages, "run benchmarks/page_tables.py"
     assert speed.filled(archive) == archive, "run benchmarks/speed.py --page"
     assert archive.count("<!-- speed -->") == 1
     assert all(speed.kept(name) for name in ("sampling", "ppo_update", "reward_training"))
@@ -19,9 +20,12 @@ def test_the_pages_show_what_was_measured():
 
 def test_the_page_of_this_version_is_short_whole_and_of_one_commit():
     assert len(page_tables.PAGE.read_text().splitlines()) <= 200
-    assert len(page_tables.commits()) == 1, "runs of one version only: drop the others, or run them anew"
+    assert page_tables.commit(page_tables.table().cells)
+    assert page_tables.commit(page_tables.audits.rows())
     assert page_tables.table().missing() == 0
     assert len(page_tables.audited()) == len(page_tables.audits.audited()) == 60
+    with pytest.raises(ValueError, match="one version only, not of one, other"):
+        page_tables.commit({"a": {"commit": "one"}, "b": {"commit": "other"}})
 
 
 def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():
