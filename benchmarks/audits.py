@@ -3,9 +3,9 @@
     python benchmarks/audits.py [--parallel 2] [--runs runs/results]
 
 The rewards are those at the end of runs of `benchmarks/page.py`, with each teacher: four seeds of two tasks, two of two others. A
-fresh agent, with another seed, learns from the reward as it is (`rlhf-ray train --reward-from`), in as many steps. Written are the
-audit's figures (`rlhf-ray interpret reward --steps header effects`) and the true returns: of the agent that learned beside the
-reward, and of the fresh one. A row that benchmarks/results/audits.json has is kept.
+fresh agent, with another seed, learns from the reward as it is (`rlhf-ray train ENVIRONMENT --reward-from RUN`), in as many steps.
+Written are the audit's figures (`rlhf-ray interpret reward RUN --steps header effects`) and the true returns: of the agent that
+learned beside the reward, and of the fresh one. A row that benchmarks/results/audits.json has is kept.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def measure(cell: Cell, runs: Path) -> dict[str, Any]:
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a report's twin in JSON that say how good the reward is; None for what it could not tell."""
+    """Those of a report's twin in JSON that say how good the reward is; None for what needs the true reward as a function."""
     header, effects = (
         next(each for each in report["sections"] if each["name"] == name) for name in ("header", "effects")
     )
@@ -86,7 +86,7 @@ def figures(report: Mapping[str, Any]) -> dict[str, Any]:
         "pairs": values["pairs"] and values["pairs"]["mean"],
         "epic": values["distances"]["epic"]["value"] if "epic" in values["distances"] else None,
         "top": top["name"],
-        "top_difference": top["figures"]["difference"]["mean"],
+        "top_difference": top["figures"]["difference"]["mean"] if "difference" in top["figures"] else None,
     }
 
 

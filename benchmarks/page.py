@@ -44,8 +44,8 @@ class Task:
 
 
 TASKS: Mapping[str, Task] = {
-    "Pendulum-v1": Task(10, imitation=True),
-    "rlhf_ray/CartPoleFixed-v0": Task(10, imitation=True),
+    "Pendulum-v1": Task(10),
+    "rlhf_ray/CartPoleFixed-v0": Task(10),
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
 }
