@@ -1,4 +1,4 @@
-"""The tables and plots of docs/results_archive.md: `python benchmarks/method_tables.py` writes what earlier versions did.
+"""The tables and plots of docs/results_archive.md, what earlier versions did; this writes them.
 
 docs/results.md has what this version does: `benchmarks/page_tables.py`.
 """

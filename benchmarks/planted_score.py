@@ -6,7 +6,7 @@
 `benchmarks.planted_causes` has the cases: ``case.subject()`` makes the reward or the agent, with steps to look at, and the true
 reward where a function tells it. An answer is ``{"flawed": true, "causes": ["angular velocity", …]}``, or null for a case that the
 tool can't take: whether anything is wrong, and at most three names of what the reward looks at wrongly (of an agent: what it uses),
-in the words of the tables of `rlhf-ray interpret`. A file has ``{"CASE": answer}``. Scored are
+in the words of our reports. A file has ``{"CASE": answer}``. Scored are
 
 - named: the share of planted causes that one of the names matches,
 - told: the mean of the shares of flawed and sound rewards that were called so; .5 for whoever always says the same.
