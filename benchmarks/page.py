@@ -28,11 +28,8 @@ ALL = ("none wrong", "10 % wrong", "20 % wrong", "30 % wrong", "human-like")
 STEPS, LABELS = 200_000, 300
 """The defaults' environment steps, and the comparisons of every task."""
 
-IMITATION: Mapping[str, tuple[str, ...]] = {
-    "imitation": (),
-    "imitation, our network": ("--normalise", "--hidden", "64", "64"),
-}
-"""imitation as its documentation has it; with the reward's network and scale that are our defaults."""
+IMITATION: Mapping[str, tuple[str, ...]] = {"imitation": ()}
+"""imitation as its documentation has it: variants, and their options."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Task:
 
 
 TASKS: Mapping[str, Task] = {
-    "Pendulum-v1": Task(10),
-    "rlhf_ray/CartPoleFixed-v0": Task(10),
+    "Pendulum-v1": Task(10, imitation=True),
+    "rlhf_ray/CartPoleFixed-v0": Task(10, imitation=True),
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
 }

@@ -253,17 +253,18 @@ def _planted() -> Iterator[str]:
 
 
 def _readme() -> Iterator[str]:
-    """The tasks that have all teachers, in README.md: the interquartile mean, and how many of the seeds failed."""
-    found = table()
-    yield f"| normalised true return | {' | '.join(ALL)} |"
-    yield "|" + "---|" * (len(ALL) + 1)
+    """README.md's table: the interquartile mean, and how many of the seeds failed."""
+    found, columns = table(), (*ALL, *IMITATION)
+    yield f"| normalised true return | {' | '.join(columns)} |"
+    yield "|" + "---|" * (len(columns) + 1)
     for task in found.tasks:
-        if set(ALL) <= set(found.variants(task)):
-            told = (_told(found.normalised(task, variant)) for variant in ALL)
-            yield f"| {_short(task)} | {' | '.join(told)} |"
+        told = (_told(found.normalised(task, variant)) for variant in columns)
+        yield f"| {_short(task)} | {' | '.join(told)} |"
 
 
 def _told(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
     failed = sum(score < HOLDS for score in scores)
     return f"{number(estimate(scores).value)}" + (f" ({failed} of {len(scores)} failed)" if failed else "")
 
