@@ -19,13 +19,15 @@ from benchmarks.cells import Cell, run, train
 from benchmarks.method import ERRING, beside
 
 NAME = "results"
-FIRST_SEED = 5000
+FIRST_SEED = 6000
 ARITHMETICS = ("own", "avx2")
 REFERENCES = 5
 """Seeds that learn from the true reward, of tasks with more."""
+RIVALS = 3
+"""Seeds of imitation."""
 
 ALL = ("none wrong", "10 % wrong", "20 % wrong", "30 % wrong", "human-like")
-STEPS, LABELS = 200_000, 300
+STEPS, LABELS = 400_000, 300
 """The defaults' environment steps, and the comparisons of every task."""
 
 IMITATION: Mapping[str, tuple[str, ...]] = {"imitation": ()}
@@ -55,22 +57,31 @@ def cells() -> list[Cell]:
         seed = FIRST_SEED + number
         for name, task in TASKS.items():
             if number < task.seeds:
-                made += _of_seed(name, task, seed, reference=number < REFERENCES)
+                made += _of_seed(name, seed)
+                if number < REFERENCES:
+                    made.append(_reference(name, seed))
+                if task.imitation and number < RIVALS:
+                    made += [
+                        Cell(NAME, name, rival, seed, beside(name, STEPS, LABELS, *more))
+                        for rival, more in IMITATION.items()
+                    ]
     return made
 
 
-def _of_seed(name: str, task: Task, seed: int, reference: bool) -> list[Cell]:
-    arithmetic = ("benchmarks/kernels.py", ARITHMETICS[seed % 2])
+def _of_seed(name: str, seed: int) -> list[Cell]:
     labels = ("--preferences.comparisons", str(LABELS))
-    made = [Cell(NAME, name, teacher, seed, (*arithmetic, *train(name, *labels, *ERRING[teacher]))) for teacher in ALL]
-    if reference:
-        words = (*arithmetic, *train(name, "--true-reward"))
-        made.append(Cell("reference", name, "true reward", seed, words))
-        if task.imitation:
-            made += [
-                Cell(NAME, name, rival, seed, beside(name, STEPS, LABELS, *more)) for rival, more in IMITATION.items()
-            ]
-    return made
+    return [
+        Cell(NAME, name, teacher, seed, (*_arithmetic(seed), *train(name, *labels, *ERRING[teacher])))
+        for teacher in ALL
+    ]
+
+
+def _reference(name: str, seed: int) -> Cell:
+    return Cell("reference", name, "true reward", seed, (*_arithmetic(seed), *train(name, "--true-reward")))
+
+
+def _arithmetic(seed: int) -> tuple[str, str]:
+    return "benchmarks/kernels.py", ARITHMETICS[seed % 2]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

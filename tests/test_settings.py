@@ -124,11 +124,11 @@ def test_more_questions_than_anybody_means_are_refused_and_many_are_not() -> Non
     many = Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
     with pytest.raises(
         SettingError,
-        match=r"preferences\.comparisons is 1000000; total.*=200000 yields about 8000 fragments of 25 .*250 times: lower it",
+        match=r"preferences\.comparisons is 1000000; total.*=400000 yields about 16000 fragments of 25 .*125 times: lower it",
     ):
         many.check_questions()
     many.check_questions(999_990)  # only ten are to be asked
-    with pytest.raises(SettingError, match=r"1000000; of which 100 are answered; total_env_steps.*compared 249 times"):
+    with pytest.raises(SettingError, match=r"1000000; of which 100 are answered; total_env_steps.*compared 124 times"):
         many.check_questions(100)
 
 

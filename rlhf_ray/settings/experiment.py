@@ -43,7 +43,7 @@ class Experiment:
     agent: AgentName = "ppo"
     """The algorithm that trains the agent: ppo or sac, each with its group of settings. sac reuses past experience and needs fewer
     environment steps; it takes vector observations, and Discrete or bounded Box actions."""
-    total_env_steps: int = 200_000
+    total_env_steps: int = 400_000
     """Total environment steps, including those of the random policy and of exploration. Never exceeded."""
     seed: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     """Random seed. In synchronous mode, the same seed and settings give the same run."""

@@ -79,7 +79,7 @@ class PreferenceSettings:
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
     such as 0.1. auto: half, because an early correct reward decides the outcome (Christiano et al. 2017 ask a quarter)."""
-    rounds: Natural = 48
+    rounds: Natural = 24
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     until: Annotated[float, Bounds(0, 1, above=True)] = 1.0
     """Share (0 < x ≤ 1) of the training in which all comparisons are asked and all rounds are held. Then the reward model rests,
