@@ -85,7 +85,7 @@ class PPOSettings(AgentSettings):
     """λ of generalised advantage estimation."""
     clip: Positive = changeable(0.2)
     """Clipping range ε of the probability ratio."""
-    entropy_coefficient: float = changeable(0.0)
+    entropy_coefficient: float = changeable(0.01)
     """Weight of the entropy bonus."""
     value_coefficient: float = changeable(0.5)
     """Weight of the value loss."""

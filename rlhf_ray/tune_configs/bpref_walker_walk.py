@@ -44,7 +44,7 @@ experiment = settings.Experiment(
         batch_size=256,
         updates_per_env_step=0.25,
     ),
-    ppo=settings.PPOSettings(fresh_policy=False),  # with --agent ppo: PrefPPO's goes on
+    ppo=settings.PPOSettings(fresh_policy=False, entropy_coefficient=0.0),  # with --agent ppo: PrefPPO's goes on
     labelling=settings.LabellingSettings(
         instructions="Prefer the walker that walks better. Goal: walk upright, forward."
     ),

@@ -36,6 +36,7 @@ experiment = settings.Experiment(
         rollout_length=500,  # one episode
         minibatch_size=256,
         epochs=10,
+        entropy_coefficient=0.0,
         learning_rate=1e-3,
         final_learning_rate=0.0,
         gamma=0.99,

@@ -40,6 +40,7 @@ experiment = settings.Experiment(
         rollout_length=256,  # 2,048 steps per iteration (PPO), over 8 environments
         minibatch_size=64,  # PPO
         epochs=10,  # PPO
+        entropy_coefficient=0.0,  # PPO
         learning_rate=3e-4,  # PPO
         final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.99,  # PPO

@@ -38,6 +38,7 @@ experiment = settings.Experiment(
         rollout_length=200,  # one episode
         minibatch_size=256,
         epochs=10,
+        entropy_coefficient=0.0,
         learning_rate=2e-3,
         final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.98,
