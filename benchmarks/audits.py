@@ -4,8 +4,9 @@
 
 The rewards are those at the end of runs of `benchmarks/page.py`, with each teacher: four seeds of two tasks, two of two others. A
 fresh agent, with another seed, learns from the reward as it is (`rlhf-ray train ENVIRONMENT --reward-from RUN`), in as many steps.
-Written are the audit's figures (`rlhf-ray interpret reward RUN --steps header effects`) and the true returns: of the agent that
-learned beside the reward, and of the fresh one. A row that benchmarks/results/audits.json has is kept.
+Written are the audit's figures (`rlhf-ray interpret reward RUN --steps header effects`), the true returns, of the agent that learned
+beside the reward, and of the fresh one, and the page's of random actions and of the true reward, their scale. A row that
+benchmarks/results/audits.json has is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cells import DISCRETE, EPISODES, Cell, kept, run_command
 from benchmarks.page import ALL, FIRST_SEED, NAME, cells
 from benchmarks.record import RESULTS, about, record
+from benchmarks.tables import REFERENCE, Table, estimate
 
 SEEDS: Mapping[str, int] = {
     "Pendulum-v1": 4,
@@ -95,7 +97,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2, help="rewards at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs") / NAME, help="where benchmarks/page.py left its runs")
     options = parser.parse_args()
-    runs = kept(f"method_{NAME}")
+    runs, page = kept(f"method_{NAME}"), Table(NAME, cells())
 
     def one(cell: Cell) -> None:
         try:
@@ -103,8 +105,10 @@ def main() -> None:
         except (RuntimeError, ValueError, subprocess.SubprocessError) as error:
             print(f"FAILED {cell.key}: {error}", flush=True)
             return
+        found["run"] = runs[cell.key]["return"]
+        found["scale"] = [page.random(cell.task), estimate(page.returns(cell.task, REFERENCE)).value]
         with _LOCK:
-            record("audits", {"rewards": rows() | {cell.key: {**found, "run": runs[cell.key]["return"]}}})
+            record("audits", {"rewards": rows() | {cell.key: found}})
         print(f"{cell.key}: {found}", flush=True)
 
     with ThreadPoolExecutor(options.parallel) as pool:

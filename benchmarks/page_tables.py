@@ -116,15 +116,13 @@ DISTANCES = ("epic", "top_difference")
 
 def audited() -> dict[str, Mapping[str, Any]]:
     """Each audited reward, with the true returns normalised that its two agents got: ``anew`` and ``run``."""
-    found, rewards = table(), audits.rows()
     made = {}
-    for cell in audits.audited():
-        if cell.key in rewards:
-            row = rewards[cell.key]
-            low, high = found.random(cell.task), estimate(found.returns(cell.task, REFERENCE)).value
-            normal = {name: (row[name] - low) / (high - low) for name in ("anew", "run")}
-            share = row["taught"][0] if row["taught"] else None
-            made[cell.key] = {**row, **normal, "taught": share, "task": cell.task, "teacher": cell.variant}
+    for key, row in audits.rows().items():
+        _, *task, teacher, _ = key.split("/")
+        low, high = row["scale"]
+        normal = {name: (row[name] - low) / (high - low) for name in ("anew", "run")}
+        share = row["taught"][0] if row["taught"] else None
+        made[key] = {**row, **normal, "taught": share, "task": "/".join(task), "teacher": teacher}
     return made
 
 
@@ -254,7 +252,9 @@ def _planted() -> Iterator[str]:
 
 def _readme() -> Iterator[str]:
     """README.md's table: the interquartile mean, and how many of the seeds failed."""
-    found, columns = table(), (*ALL, *IMITATION)
+    found = table()
+    rivals = [rival for rival in IMITATION if any(found.returns(task, rival) for task in found.tasks)]
+    columns = (*ALL, *rivals)
     yield f"| normalised true return | {' | '.join(columns)} |"
     yield "|" + "---|" * (len(columns) + 1)
     for task in found.tasks:
