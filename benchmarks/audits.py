@@ -4,8 +4,8 @@
 
 The rewards are those at the end of runs of `benchmarks/page.py`, with each teacher: four seeds of two tasks, two of two others. A
 fresh agent, with another seed, learns from the reward as it is (`rlhf-ray train ENVIRONMENT --reward-from RUN`), in as many steps.
-Written are the audit's figures (`rlhf-ray interpret reward RUN --steps header effects`), the true returns, of the agent that learned
-beside the reward, and of the fresh one, and the page's of random actions and of the true reward, their scale. A row that
+Written are the audit's figures (`rlhf-ray interpret reward RUN --steps header effects`), the true returns, of the agent that
+learned beside the reward, and of the fresh one, and the page's of random actions and of the true reward, their scale. A row that
 benchmarks/results/audits.json has is kept.
 """
 
