@@ -80,3 +80,11 @@ def test_calibration_tells_what_came_of_what_was_expected() -> None:
         ["0.75 and more", "2", "0.95", "0.75", "1"],
         ["not told", "1", "", "0.70", "1"],
     ]
+
+
+def test_an_audit_is_normalised_by_the_scale_of_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"taught": [0.5, 0.4, 0.6], "scale": [20.0, 520.0], "anew": 270.0, "run": 520.0}
+    monkeypatch.setattr(page_tables.audits, "rows", lambda: {"results/rlhf_ray/Made-v0/10 % wrong/5000": row})
+    (found,) = page_tables.audited().values()
+    assert (found["anew"], found["run"], found["taught"]) == (0.5, 1.0, 0.5)
+    assert (found["task"], found["teacher"]) == ("rlhf_ray/Made-v0", "10 % wrong")

@@ -36,7 +36,7 @@ ROLLOUT = 128
 EPOCHS, MINIBATCH = 10, 256
 GAE, LEARNING_RATE, LARGEST_GRADIENT = 0.95, 1e-3, 0.5
 LOSS = PPOLoss(clip=0.2, value_coefficient=0.5, entropy_coefficient=0.0)
-"""As PPO's defaults are (`rlhf_ray.settings`)."""
+"""As PPO's defaults are (`rlhf_ray.settings`), but without the entropy bonus."""
 
 
 @dataclass(frozen=True)
