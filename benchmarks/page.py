@@ -36,17 +36,23 @@ IMITATION: Mapping[str, tuple[str, ...]] = {"imitation": ()}
 
 @dataclass(frozen=True)
 class Task:
-    """How many seeds of an environment learn from each teacher, and whether imitation does too."""
+    """How many seeds of an environment learn from each of which teachers, and whether imitation does too."""
 
     seeds: int
     imitation: bool = False
+    teachers: Sequence[str] = ALL
 
+
+UP_TO_20 = ("none wrong", "10 % wrong", "20 % wrong", "human-like")
 
 TASKS: Mapping[str, Task] = {
-    "Pendulum-v1": Task(5),
-    "rlhf_ray/CartPoleFixed-v0": Task(5),
-    "rlhf_ray/AcrobotFixed-v0": Task(3),
-    "Reacher-v5": Task(3),
+    "Pendulum-v1": Task(10, imitation=True),
+    "rlhf_ray/CartPoleFixed-v0": Task(10, imitation=True),
+    "rlhf_ray/AcrobotFixed-v0": Task(5),
+    "Reacher-v5": Task(5),
+    "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
+    "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
+    "Swimmer-v5": Task(3, teachers=UP_TO_20),
 }
 
 
@@ -57,7 +63,7 @@ def cells() -> list[Cell]:
         seed = FIRST_SEED + number
         for name, task in TASKS.items():
             if number < task.seeds:
-                made += _of_seed(name, seed)
+                made += _of_seed(name, seed, task.teachers)
                 if number < REFERENCES:
                     made.append(_reference(name, seed))
                 if task.imitation and number < RIVALS:
@@ -68,11 +74,11 @@ def cells() -> list[Cell]:
     return made
 
 
-def _of_seed(name: str, seed: int) -> list[Cell]:
+def _of_seed(name: str, seed: int, teachers: Sequence[str]) -> list[Cell]:
     labels = ("--preferences.comparisons", str(LABELS))
     return [
         Cell(NAME, name, teacher, seed, (*_arithmetic(seed), *train(name, *labels, *ERRING[teacher])))
-        for teacher in ALL
+        for teacher in teachers
     ]
 
 
