@@ -207,7 +207,7 @@ class Collecting(FragmentSource):
         if report is not None and report.fragments < 2:
             raise SettingError(
                 f"fragments.length is {self.fragments.length}, but in {self.env_steps} steps of random actions "
-                f"{report.too_short} trajectories were shorter than that (episodes had "
+                f"{report.too_short} episodes were shorter than that (episodes had "
                 f"{list(report.episode_lengths) or 'no end'} steps): reduce fragments.length."
             )
 

@@ -76,7 +76,7 @@ declare(
     "fragments",
     Metric("fragments_policy_version", "Newest policy version in the pool; -1 is random actions.", kind=int),
     Metric("distinct_fragments", "Share of distinct fragments in the pool.", "share"),
-    Metric("too_short", "Trajectories so far that were too short for a fragment.", kind=int),
+    Metric("too_short", "Episodes so far that were too short for a fragment.", kind=int),
     Metric("fragments_length", "Length of a fragment.", "steps", int),
     Metric("first_fragments_env_steps", "Environment steps spent on the initial fragments.", "steps", int),
 )

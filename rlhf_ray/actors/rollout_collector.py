@@ -112,7 +112,7 @@ class RolloutCollector:
             rng=rng,
             apart=self.settings.apart,
         )
-        too_short = sum(len(trajectory) < self.settings.length for trajectory in trajectories)
+        too_short = sum(length < self.settings.length for length in lengths)
         return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, tuple(lengths))
 
     def film(
@@ -180,12 +180,8 @@ class RolloutCollector:
                 for name, (_, reel, start) in zip(fragments.ids(), cuts, strict=True)
             )
         every = [rollout for rollout, _ in rolled]
-        # Ignore episodes cut at the edges of a part: their length means nothing.
-        whole = (
-            every if part == 0 else [rollout for rollout in every if rollout.ended and rollout.trajectory.start == 0]
-        )
-        too_short = sum(len(rollout.trajectory) < length for rollout in whole)
         lengths = tuple(rollout.trajectory.start + len(rollout.trajectory) for rollout in every if rollout.ended)
+        too_short = sum(steps < length for steps in lengths)
         shown = (
             rolled[0][1].episode(len(every[0].trajectory), every[0].ended, policy_version, taken) if episode else None
         )

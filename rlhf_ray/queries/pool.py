@@ -37,7 +37,7 @@ class CutFragments:
         source: index of the EnvRunner; negative for the rollout collector: -1, and lower for each further part of its rollouts.
         policy_version: version of the policy that acted. A source makes one batch of fragments per version.
         fragments: None if no trajectory was long enough.
-        too_short: number of trajectories shorter than a fragment.
+        too_short: number of the episodes that ended in it and were shorter than a fragment.
         episode_lengths: lengths (steps) of the episodes that ended in this rollout.
     """
 
@@ -56,7 +56,7 @@ class PoolReport:
         fragments: number of fragments in the pool.
         distinct: share of distinct fragments; 1 for an empty pool.
         newest_policy: newest policy version among them.
-        too_short: number of trajectories so far that were shorter than a fragment.
+        too_short: number of episodes so far that were shorter than a fragment.
         episode_lengths: the distinct lengths (steps) of ended episodes, ascending.
     """
 

@@ -289,5 +289,5 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
             rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
             apart=settings.apart,
         )
-        too_short = sum(len(trajectory) < settings.length for trajectory in trajectories)
+        too_short = sum(steps < settings.length for steps in ended)
         return CutFragments(env_runner.worker_index, version, fragments, too_short, ended)

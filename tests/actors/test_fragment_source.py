@@ -139,7 +139,7 @@ def test_one_initial_fragment_can_t_be_compared(fragments: int, enough: bool) ->
     if enough:
         asyncio.run(source.first(900, lambda: None, None))
         return
-    with pytest.raises(SettingError, match=r"fragments.length is 10, but in 900 steps .* 7 trajectories .*\[3, 4\]"):
+    with pytest.raises(SettingError, match=r"fragments.length is 10, but in 900 steps .* 7 episodes .*\[3, 4\]"):
         asyncio.run(source.first(900, lambda: None, None))
 
 

@@ -74,9 +74,9 @@ def test_only_the_lengths_of_episodes_that_ended_are_told() -> None:
     assert _collector(Walk((50,))).collect(30, 1, 0)[1].episode_lengths == ()
 
 
-def test_stretches_shorter_than_a_fragment_are_counted() -> None:
+def test_episodes_shorter_than_a_fragment_are_counted() -> None:
     clips = _collector(Walk((4, 6))).collect(22, 1, 0)[1]  # 4, 6, 4, 6 and 2 of the next
-    assert clips.too_short == 3
+    assert clips.too_short == 2
     assert len(_fragments(clips)) == 2 * 2
     assert _collector(Walk((4,))).collect(20, 1, 0)[1].fragments is None
 
@@ -225,11 +225,11 @@ class TestFilming:
         filmed = [collector.film(30, 1, number, 0, episode=False)[1].fragments for number in range(40)]
         assert all(fragments is not None and len(fragments) == 1 for fragments in filmed)
 
-    @pytest.mark.parametrize(("length", "short"), [(16, [0, 0]), (4, [3, 3])])
-    def test_of_a_part_only_whole_episodes_are_too_short(self, length: int, short: list[int]) -> None:
+    @pytest.mark.parametrize(("length", "short"), [(16, [0, 0]), (4, [3, 4])])
+    def test_only_whole_episodes_are_too_short(self, length: int, short: list[int]) -> None:
         collector = RolloutCollector(partial(Drawn, (length,)), ResolvedFragments(length=5), 0)
         parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[1] for part in (1, 2)]
-        assert [clips.too_short for clips in parts] == short  # the second begins with the last two steps of an episode
+        assert [clips.too_short for clips in parts] == short  # an episode counts where it ends
 
     def test_clips_share_no_frame_however_many_are_wanted(self) -> None:
         _, (_, clips, _, _) = self.film(steps=100, clips=1000, lengths=(1000,))

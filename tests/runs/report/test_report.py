@@ -25,10 +25,13 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.measure.held_out import ReliabilityBin
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.distance_estimates import Estimate
+from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import STEPS, write_report
 from rlhf_ray.runs.report.steps.fragments import choose, show_pairs
 from rlhf_ray.runs.report.steps.learning import PLOTS, _reliability
+from rlhf_ray.runs.report.steps.scores import score_section
 from rlhf_ray.runs.report.steps.values import leaves
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.settings import Experiment, RewardModelSettings, load_experiment, save_experiment, to_json
@@ -247,7 +250,7 @@ def test_settings_that_differ_from_the_defaults_are_marked(vector_run: Path, sec
 def test_what_is_worth_knowing(sections: dict[str, Section]) -> None:
     health = sections["health"]
     assert {check.name: check.value for check in health.checks if check.passed is False} == {
-        "trajectories too short for a fragment": 3,
+        "episodes too short for a fragment": 3,
         "rollouts without fragments because of an error": 1,
         "labelling rounds, of 6, with too few answers": 1,
     }
@@ -413,3 +416,10 @@ def test_calibration_is_drawn_at_its_numbers() -> None:
     ((across, down),), (interval,) = drawn.dots[COLOURS[2]], (line for line in drawn.lines[COLOURS[2]] if len(line) > 1)
     np.testing.assert_allclose([x(across), y(down), *y(interval[:, 1])], [0.55, 0.75, 0.4, 0.95], atol=0.001)
     assert "8" in drawn.texts
+
+
+def test_who_has_measured_distances_is_not_told_how() -> None:
+    measured = RewardDistances(1, {"starc": Estimate(0.1, 0.0, 0.2, 100)})
+    (note,) = score_section(None, measured).notes
+    assert "need the true reward as a formula, which this environment lacks." in note
+    assert "--distances" not in note

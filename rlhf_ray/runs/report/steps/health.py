@@ -51,7 +51,7 @@ def _of_alarms(run: Run) -> Iterator[Check]:
 def _of_rollouts(run: Run) -> Iterator[Check]:
     yield _none("unreadable files", len(run.unreadable), "; ".join(run.unreadable))
     short = "They can't be compared. A smaller fragments.length would include them."
-    yield _none("trajectories too short for a fragment", int(run.latest("too_short") or 0), short)
+    yield _none("episodes too short for a fragment", int(run.latest("too_short") or 0), short)
     failed = sum(row["fragments_failed"] for row in run.rows if is_number(row.get("fragments_failed")))
     lost = "Training continued without them; see the run's log for the reason."
     yield _none("rollouts without fragments because of an error", int(failed), lost)

@@ -52,9 +52,10 @@ def score_section(scores: RewardScores | None, distances: RewardDistances | None
     if truth := list(_beside_the_truth(scores, distances)):
         formula = distances is None or "epic" in distances.values
         needs = "" if formula else " and need the true reward as a formula, which this environment lacks"
+        measure = "" if distances is not None else " `rlhf-ray evaluate RUN --distances` measures them."
         notes.append(
             "Correlations with the true reward are on the held-out fragments. Distances ignore shaping and scale: 0 is equal, 1 "
-            f"opposite; EPIC and DARD are 0.71 for unrelated rewards{needs}. `rlhf-ray evaluate RUN --distances` measures them."
+            f"opposite; EPIC and DARD are 0.71 for unrelated rewards{needs}.{measure}"
         )
         tables.append(Table(["correlation or distance", "value, 95 % interval"], truth, "Learned and true reward"))
     values = {"scores": values_of(scores), "distances": values_of(distances)}
