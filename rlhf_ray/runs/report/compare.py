@@ -11,7 +11,7 @@ from rlhf_ray.data.metrics import share_of
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps.learning import points
 from rlhf_ray.runs.report.steps.values import leaves, text_of
-from rlhf_ray.runs.report.subject import Run, read_numbers
+from rlhf_ray.runs.report.subject import Run, part, read_numbers
 from rlhf_ray.study.curves import CurvePanel, draw_curves
 from rlhf_ray.study.page import Screen, render
 from rlhf_ray.study.section import Picture, Table
@@ -62,13 +62,14 @@ def compare(paths: Sequence[Path | str]) -> list[dict[str, Any]]:
 
 def _numbers(run: Run) -> dict[str, Any]:
     evaluated = run.about.get("finished") is not None
-    of_trained = ("true_return_mean", "true_return_std", "episodes", "success_rate")
+    agent = "reference" if part(run.about, "options").get("true_reward") else "trained"
+    of_agent = ("true_return_mean", "true_return_std", "episodes", "success_rate")
     of_run = ("normalised", "comparisons", "skipped", "held_out_accuracy", "held_out_decided", "env_steps")
     return {
         "environment": run.named("environment"),
         "seed": run.named("seed"),
         "state": ("interrupted" if run.about.get("interrupted") else "finished") if evaluated else "unfinished",
-        **{name: run.agent("trained", name) for name in of_trained},
+        **{name: run.agent(agent, name) for name in of_agent},
         "random_return_mean": run.agent("random", "true_return_mean"),
         **{name: run.number(name) for name in of_run},
         "training_return": run.latest(CURVE),

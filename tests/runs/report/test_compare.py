@@ -71,6 +71,14 @@ def test_each_number_is_its_runs_own_and_only_settings_that_differ_are_listed(tm
     assert {f"{done['environment']}: true return in training", "other: true return in training"} <= set(drawn.texts)
 
 
+def test_the_agent_of_a_run_on_the_true_reward_is_its_reference(tmp_path: Path) -> None:
+    path = folder(tmp_path / "a", RESULT | {"trained": None, "reference": RESULT["trained"]})
+    about = json.loads((path / "run.json").read_text()) | {"options": {"true_reward": True}}
+    (path / "run.json").write_text(json.dumps(about))
+    (run,) = compare([path])
+    assert (run["true_return_mean"], run["true_return_std"], run["episodes"]) == (-3.25, 0.5, 20)
+
+
 def test_a_run_may_name_modules_that_are_not_here_and_lack_files(tmp_path: Path) -> None:
     strange = folder(tmp_path / "a", environment="not_here:Env-v0")
     (strange / "metrics.jsonl").unlink()
