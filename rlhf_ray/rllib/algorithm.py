@@ -17,7 +17,6 @@ from typing import Any
 
 import ray
 import torch
-from ray.rllib.algorithms import Algorithm
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
@@ -241,16 +240,6 @@ class LearnsFromPreferences(InRunFolder):
         if self.finished:
             self.ring.check()  # no later iteration would notice
         return result
-
-    def get_auto_filled_metrics(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Return what each result holds besides metrics (called by Ray). RLlib's makes its dict of the configuration each time."""
-        filled: dict[str, Any] = super(Algorithm, self).get_auto_filled_metrics(*arguments, **keywords)
-        return filled | {"config": dict(self._config_dict)}
-
-    @functools.cached_property
-    def _config_dict(self) -> dict[str, Any]:
-        made: dict[str, Any] = self.config.to_dict()
-        return made
 
     def training_step(self) -> None:
         """Let the ring do what is due, then run one iteration of the algorithm."""
