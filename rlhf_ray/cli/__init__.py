@@ -184,10 +184,6 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
 
 def _check_named(command: str, rest: list[str]) -> None:
     """Check that what to train on comes first."""
-    if "--resume" in rest[1:]:
-        raise SettingError(
-            f"--resume comes after {rest[0]}; a run knows what it trains: `rlhf-ray {command} --resume RUN`."
-        )
     if rest and (not rest[0].startswith("-") or rest[0] == "--resume" or {"-h", "--help"} & {*rest}):
         return
     given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"

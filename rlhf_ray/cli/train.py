@@ -78,6 +78,10 @@ def run(words: list[str]) -> None:
     """Run the command."""
     if words[0].startswith("-") and asks_help(words):
         parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], about=about_presets("train"))
+    if "--resume" in words[1:]:
+        raise SettingError(
+            f"--resume comes after {words[0]}, but a run knows what it trains: `rlhf-ray train --resume RUN`."
+        )
     resumed = _resumed(words) if words[0] == "--resume" else None
     with contextlib.nullcontext() if resumed is None else resumed.writing():
         _run(words, resumed)

@@ -19,7 +19,8 @@ from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, from_
 
 WRONG = {
     "train pendulum --seed -1": "seed is -1; it must be",
-    "train pendulum --resume x": "--resume comes after pendulum; .*`rlhf-ray train --resume RUN`",
+    "tune pendulum --resume /nowhere": "/nowhere is not a sweep's folder",
+    "train pendulum --resume x": "--resume comes after pendulum, .*`rlhf-ray train --resume RUN`",
     "train pendulum --preferences.comparisons 1000000": "preferences.comparisons is 1000000;",
     "train pendulum --fragments.length 0": "fragments.length is 0;",
     "tune pendulum --seed -1": "",
