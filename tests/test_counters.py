@@ -44,9 +44,9 @@ def operations(call: Callable[[int], Any], few: int, many: int) -> float:
     return (counts[1] - counts[0]) / (many - few)
 
 
-@pytest.mark.parametrize(("members", "most"), [(1, 80), (3, 208)])
-def test_a_gradient_step_of_an_ensemble_of_mlps(members: int, most: int) -> None:
-    of = RewardModelSettings(ensemble_size=members, hidden=(64, 64), batch_size=32)
+@pytest.mark.parametrize(("network", "members", "most"), [("mlp", 1, 80), ("mlp", 3, 208), ("mixed", 3, 293)])
+def test_a_gradient_step_of_an_ensemble_of_mlps(network: str, members: int, most: int) -> None:
+    of = RewardModelSettings(network=network, ensemble_size=members, hidden=(64, 64), batch_size=32)
     trainer = RewardTrainer(of, VECTORS, FORCES, held_out_share=0.0, seed=0)
     trainer.comparisons.add(some_comparisons(64, 10))
     trainer.fit(1)

@@ -121,6 +121,64 @@ class Estimates:
         )
 
 
+def log_evidence(differences: FloatArray, unseen: BoolArray, keys: Sequence[tuple[str, str]]) -> float:
+    """Return the logarithm of the answers' likelihood in `annotator_model`, of all error rates and temperatures.
+
+    It says how well the members that were not fitted to the answers predict them, whatever their scale. Arguments are the same.
+    """
+    judged = _judged(differences, unseen, keys)
+    if judged is None:
+        return 0.0
+    evidence = judged.fits + np.log(_prior(inverted=judged.several))[None, :, None]
+    shared = _log_sum(evidence, 1).sum(1) + _log_prior(USUAL, AROUND)
+    return float(_log_sum(shared, 0))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Answers that a member was not fitted to.
+
+    Attributes:
+        rows: ``[n]``: which of all answers they are.
+        numbers: each annotator's number.
+        whose: ``[n]``: the number of the annotator of each answer.
+        differences, unseen: ``[members, n]``: as in `annotator_model`; differences in units of their root mean square.
+        chances: ``[temperatures, n]``: see `_chances`.
+        fits: ``[temperatures, rates, annotators]``: see `_log_likelihoods`.
+    """
+
+    rows: IntArray
+    numbers: dict[str, int]
+    whose: IntArray
+    differences: FloatArray
+    unseen: BoolArray
+    chances: FloatArray
+    fits: FloatArray
+
+    @property
+    def counts(self) -> IntArray:
+        """Answers of each annotator."""
+        return np.bincount(self.whose, minlength=len(self.numbers))
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one annotator has answers."""
+        return bool(np.count_nonzero(self.counts) > 1)
+
+
+def _judged(differences: FloatArray, unseen: BoolArray, keys: Sequence[tuple[str, str]]) -> _Judged | None:
+    """Return the answers of `annotator_model` that a member was not fitted to; None if there are none."""
+    rows: IntArray = np.flatnonzero(unseen.any(0))
+    if not len(rows):
+        return None
+    numbers: dict[str, int] = {}
+    whose = np.array([numbers.setdefault(name, len(numbers)) for _, name in keys], np.int64)[rows]
+    differences, unseen = differences[:, rows].astype(np.float64), unseen[:, rows]
+    differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
+    chances = _chances(differences, unseen)
+    return _Judged(rows, numbers, whose, differences, unseen, chances, _log_likelihoods(chances, whose, len(numbers)))
+
+
 def annotator_model(
     differences: FloatArray, unseen: BoolArray, keys: Sequence[tuple[str, str]], *, rationality: bool = False
 ) -> Estimates:
@@ -140,21 +198,17 @@ def annotator_model(
         keys: pair id and annotator of each of the ``n`` answers, the oldest first.
         rationality: whether to estimate rationalities; otherwise they are 1.
     """
-    judged: IntArray = np.flatnonzero(unseen.any(0))
-    if not len(judged):
+    judged = _judged(differences, unseen, keys)
+    if judged is None:
         return Estimates()
-    numbers: dict[str, int] = {}
-    whose = np.array([numbers.setdefault(name, len(numbers)) for _, name in keys], np.int64)[judged]
-    counts = np.bincount(whose, minlength=len(numbers))
-    differences, unseen = differences[:, judged].astype(np.float64), unseen[:, judged]
-    differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
-    chances = _chances(differences, unseen)
-    fits = _log_likelihoods(chances, whose, len(counts))
-    prior = np.log(_prior(inverted=bool(np.count_nonzero(counts) > 1)))[None, :, None]
+    numbers, whose, chances, fits, counts = judged.numbers, judged.whose, judged.chances, judged.fits, judged.counts
+    prior = np.log(_prior(inverted=judged.several))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
     weights, rationalities = _temperatures(evidence, USUAL, AROUND, rationality=rationality)
     assumed = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)  # [rates, annotators]
-    weights, _ = _temperatures(evidence, _typical_temperature(differences, unseen), UNSURE, rationality=rationality)
+    weights, _ = _temperatures(
+        evidence, _typical_temperature(judged.differences, judged.unseen), UNSURE, rationality=rationality
+    )
     posterior = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)
     together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
@@ -169,7 +223,7 @@ def annotator_model(
         found,
         {name: 0.5 if name in against else _summary(assumed[:, number], 0).rate for name, number in numbers.items()},
         dict(zip(numbers, rationalities.tolist(), strict=True)) if rationality else {},
-        {keys[judged[row]]: float(suspicion[row]) for row in np.flatnonzero(suspicion > 0.5)},
+        {keys[judged.rows[row]]: float(suspicion[row]) for row in np.flatnonzero(suspicion > 0.5)},
         {name: _drift(right[whose == number]) for name, number in numbers.items() if counts[number] >= FEW_IN_TIME},
     )
 
@@ -233,8 +287,7 @@ def _temperatures(
         rationality: whether annotators have temperatures of their own.
     """
     annotators = evidence.shape[1]
-    logs = np.log(TEMPERATURES)
-    expected = -((logs - np.log(usual)) ** 2) / (2 * around**2)
+    logs, expected = np.log(TEMPERATURES), _log_prior(usual, around)
     if not rationality:
         total = evidence.sum(1) + expected
         weights: FloatArray = np.repeat(np.exp(total - _log_sum(total, 0))[:, None], annotators, 1)
@@ -245,6 +298,12 @@ def _temperatures(
     weights = np.zeros((len(TEMPERATURES), annotators))
     weights[own, np.arange(annotators)] = 1.0
     return weights, TEMPERATURES[shared] / TEMPERATURES[own]
+
+
+def _log_prior(usual: float, around: float) -> FloatArray:
+    """Return the logarithm of the log-normal prior of `TEMPERATURES`, up to a constant. Arguments as for `_temperatures`."""
+    prior: FloatArray = -((np.log(TEMPERATURES) - np.log(usual)) ** 2) / (2 * around**2)
+    return prior
 
 
 def _typical_temperature(differences: FloatArray, unseen: BoolArray) -> float:

@@ -27,7 +27,7 @@ from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.reward.unmoved import unmoved
 from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 
-FORMAT = "rlhf_ray.reward/1"
+FORMAT = "rlhf_ray.reward/2"
 MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
 
@@ -288,8 +288,9 @@ class RewardEnsemble(nn.Module):
         """Load the reward model saved in ``directory``.
 
         Raises:
-            ValueError: the folder holds no reward model, or its format is unknown to this version.
-            SettingError: it names a part of a module whose import was not allowed (`rlhf_ray.data.consent`).
+            ValueError: the folder holds no reward model.
+            SettingError: its format is another version's, or it names a part of a module whose import was not allowed
+                (`rlhf_ray.data.consent`).
         """
         directory = Path(directory)
         try:
@@ -297,7 +298,9 @@ class RewardEnsemble(nn.Module):
         except FileNotFoundError as error:
             raise ValueError(f"{directory} holds no reward model: it has no reward.json.") from error
         if description["format"] != FORMAT:
-            raise ValueError(f"{directory} has format {description['format']!r}; this version reads {FORMAT!r}.")
+            raise SettingError(
+                f"{directory} has format {description['format']!r}; this version reads {FORMAT!r}: use the version that wrote it."
+            )
         observation_space = space_from_json(description["observation_space"])
         assert isinstance(observation_space, gym.spaces.Box)  # networks accept no other space
         settings = from_json(RewardModelSettings, description["settings"])

@@ -56,6 +56,7 @@ declare(
     ),
     Metric("reward_mean", "Mean raw reward per step, before normalisation.", "raw reward"),
     Metric("reward_std", "Standard deviation of the raw reward: the scale of this version.", "raw reward"),
+    Metric("additive_share", "Share of the reward that is a sum of functions of single inputs.", "share"),
     Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
     *(
         Metric(
@@ -119,6 +120,8 @@ class FitReport(Estimates):
     without `RewardModelSettings.normalize_outputs`."""
     gradient_steps: int
     seconds: float
+    additive_share: float = math.nan
+    """The additive models' share of the reward, 0 to 1 (`rlhf_ray.reward.networks.mixed`); NaN for other networks."""
     l2: float = 0.0
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)
@@ -205,6 +208,25 @@ def best_of(ensemble: RewardEnsemble, rewards: Tensor, counted: Tensor) -> float
         return math.nan
     rewards = ensemble.normalised(rewards[:, counted].to(ensemble.reward_mean.device))
     return float(rewards.mean((0, 3)).quantile(0.95))
+
+
+def losses_of_pass(
+    steps: int, losses: Tensor, differences: Tensor, preferences: Tensor, trained: int, l2: float
+) -> PassLosses:
+    """Return means of losses and accuracies: of the first ``trained`` comparisons, and of the held-out ones after them.
+
+    ``losses``, ``differences`` (the log odds that the left fragment is better) and ``preferences`` are ``[n]``.
+    """
+    right = ((differences > 0) == (preferences > 0.5)).float()
+    right[preferences == 0.5] = math.nan
+    return PassLosses(
+        steps,
+        train_loss=float(losses[:trained].mean()),
+        held_out_loss=float(losses[trained:].mean()),
+        train_accuracy=float(right[:trained].nanmean()),
+        held_out_accuracy=float(right[trained:].nanmean()),
+        l2=l2,
+    )
 
 
 def _mean(values: Tensor, where: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""FusedMLPs: gradients of MLP ensembles in a dozen operations per member, without autograd.
+"""FusedMLPs: gradients of MLP ensembles, alone or mixed, in a dozen operations per member, without autograd.
 
 A return is a sum over steps, so that the last layer sees the sum of the hidden units, and its gradient is the same at each step.
 Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim`).
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlhf_ray.optim import FlatParameters, in_parallel, multiply
 from rlhf_ray.reward.likelihood import discounts
+from rlhf_ray.reward.networks.mixed import GAIN, PER_INPUT, MixedMLP, basis
 from rlhf_ray.reward.networks.mlp import MLP, StackedLinear
 from rlhf_ray.settings import Activation, RewardModelSettings
 
@@ -79,12 +80,13 @@ class FusedMLPs:
         self._gradients: list[tuple[Tensor, _Layers]] = []
         self._activate, self._derive = ACTIVATE[settings.activation], DERIVE[settings.activation]
         self._buffers = _Buffers()
+        self._mixed = networks if isinstance(networks, MixedMLP) else None
 
     @staticmethod
     def fits(networks: Any, settings: RewardModelSettings) -> bool:
         """Return whether the gradient of these networks can be computed here: of MLPs, with nothing between their layers."""
         plain = not (settings.dropout or settings.batch_norm or settings.methods)
-        return type(networks) is MLP and plain and networks.inputs > 0
+        return type(networks) in (MLP, MixedMLP) and plain and networks.inputs > 0
 
     def _of_members(self, vector: Tensor) -> _Layers:
         """Return the parts of a vector ``[size]`` that are each layer's and member's weight and bias."""
@@ -100,15 +102,29 @@ class FusedMLPs:
         return buffer[:rows]
 
     @torch.no_grad()
-    def features_of(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the MLPs' normalised inputs ``[n, 2, length, inputs]``, which are the same for all gradient steps of a fit."""
+    def features_of(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return what is the same for all gradient steps of a fit.
+
+        Returns:
+            ``features`` ``[n, 2, length, inputs]``, the normalised inputs; for `MixedMLP` also ``sums`` ``[n, columns]``, the
+            left fragment's (discounted) sum of `basis` minus the right one's: an additive model is linear in it.
+        """
         device = self.flat.values.device
         features = self.networks.features_of({name: value.flatten(0, 1).to(device) for name, value in inputs.items()})
-        return features.view(-1, 2, *features.shape[1:])
+        features = features.view(-1, 2, *features.shape[1:])
+        if self._mixed is None:
+            return {"features": features}
+        factors = discounts(features.shape[2], self.settings.discount).to(device)
+        at_once = max(1, VALUES_AT_ONCE // (features[0].numel() * PER_INPUT))
+        sums = torch.cat([torch.tensordot(basis(part), factors, ([2], [0])) for part in torch.split(features, at_once)])
+        return {"features": features, "sums": sums[:, 0] - sums[:, 1]}
 
     @torch.no_grad()
     def rewards_of(self, features: Tensor) -> Tensor:
-        """Return the rewards ``[members, n, 2, length]`` of comparisons, on the CPU: of ``features``, from `features_of`."""
+        """Return the rewards ``[members, n, 2, length]`` of comparisons, on the CPU: of ``features``, from `features_of`.
+
+        Of `MixedMLP`, those of both parts, ``[2 members, …]``, as `MixedMLP.parts`.
+        """
         last = self._layers[-1]
 
         def rewards(task: tuple[int, Tensor]) -> Tensor:
@@ -119,7 +135,14 @@ class FusedMLPs:
         widest = max(members[0][0].shape[1] for members in self._layers)
         parts = torch.split(features.flatten(0, 2), max(1, VALUES_AT_ONCE // widest))
         tasks = list(itertools.product(range(len(last)), parts))
-        return torch.cat(list(self._run(rewards, tasks, steps=len(parts[0])))).view(len(last), *features.shape[:3])
+        plain = torch.cat(list(self._run(rewards, tasks, steps=len(parts[0])))).view(len(last), *features.shape[:3])
+        if self._mixed is None:
+            return plain
+        weights = self._mixed.additive
+        parts = torch.split(features.flatten(0, 2), max(1, VALUES_AT_ONCE // weights.shape[1]))
+        columns = map(basis, parts)
+        additive = torch.cat([torch.stack([torch.mv(of, member) for member in weights]).cpu() for of in columns], 1)
+        return torch.cat([plain, additive.view_as(plain)])
 
     def _hidden(self, member: int, inputs: Tensor) -> list[Tensor]:
         """Return the inputs ``[steps, inputs]`` and the values of each hidden layer ``[steps, units]``, in buffers."""
@@ -131,15 +154,18 @@ class FusedMLPs:
         return values
 
     @torch.no_grad()
-    def set_gradient(self, features: Tensor, batch: Tensor, counted: Tensor, of_differences: OfDifferences) -> None:
+    def set_gradient(
+        self, inputs: dict[str, Tensor], batch: Tensor, counted: Tensor, of_differences: OfDifferences
+    ) -> None:
         """Set `FlatParameters.gradient` to the gradient of a minibatch.
 
         Args:
-            features: ``[n, 2, length, inputs]`` of all comparisons, from `features_of`.
+            inputs: of all comparisons, from `features_of`.
             batch: ``[size]``: rows of the minibatch's comparisons.
-            counted: ``[members, size]``, on the CPU: where a comparison counts for a member. No time is spent on the others.
-            of_differences: the derivative of the loss.
+            counted: ``[members, size]``, on the CPU: where a comparison counts for a member. An MLP spends no time on the others.
+            of_differences: the derivative of the loss. Of `MixedMLP`, members are those of `MixedMLP.parts`.
         """
+        features = inputs["features"]
         parts = max(1, math.ceil(2 * features.shape[2] * int(counted.sum(1).max()) / STEPS_AT_ONCE))
         while len(self._gradients) < parts:
             vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
@@ -159,6 +185,19 @@ class FusedMLPs:
         list(self._run(of_part, tasks, steps=2 * features.shape[2] * len(places[0][0])))
         for vector, _ in gradients[1:]:
             self.flat.gradient.add_(vector)
+        if self._mixed is not None:
+            self._of_additive(self._mixed, inputs["sums"], batch, of_differences)
+
+    def _of_additive(self, networks: MixedMLP, sums: Tensor, batch: Tensor, of_differences: OfDifferences) -> None:
+        """Set the gradient of the additive models. Arguments as for `set_gradient`."""
+        columns = sums.index_select(0, batch.to(sums.device))
+        members, everything = len(networks.additive), torch.arange(len(batch))
+        differences = columns @ networks.additive.T
+        slopes = [of_differences(members + member, everything, differences[:, member]) for member in range(members)]
+        by_factors = GAIN * (torch.stack(slopes) @ columns).view_as(networks.functions)
+        functions, scales = (self.flat.part_of(of, self.flat.gradient) for of in (networks.functions, networks.scales))
+        torch.mul(by_factors, networks.scales[..., None], out=functions)
+        torch.sum(by_factors * networks.functions, 2, out=scales)
 
     def _run(self, work: Callable[[_T], _R], tasks: Sequence[_T], steps: int) -> Iterable[_R]:
         """Return ``work`` of each task, in their order: side by side on a CPU, if ``steps`` of a task are many enough."""

@@ -12,7 +12,8 @@ import torch
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.networks import MLP
+from rlhf_ray.reward.networks import MLP, MixedMLP
+from rlhf_ray.reward.networks.mixed import basis
 from rlhf_ray.settings import Activation
 
 _ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -49,6 +50,9 @@ class Predictor:
         names = [name for name in state if name.endswith(".weight") and "head" in name]
         names.sort(key=lambda name: int(name.split(".")[-2]))  # by the layer's position
         self._layers = [(state[name], state[name.replace(".weight", ".bias")]) for name in names]
+        self._additive = None
+        if isinstance(networks, MixedMLP):
+            self._additive = networks.additive.detach().cpu().numpy(), state["networks.weights"][:, :, None]
         self._observation_scale = networks.scale_observation
         encode = networks.encode_action
         self._choices = [np.eye(n, dtype=np.float32) for n in encode.choices]
@@ -70,10 +74,15 @@ class Predictor:
         values: Any = np.concatenate(parts, 1)
         if self._normalise is not None:
             values = self._normalise(torch.as_tensor(values)).numpy()
+        inputs = values
         for weight, bias in self._layers[:-1]:
             values = self._activate(values @ weight + bias)
         weight, bias = self._layers[-1]
         raw = (values @ weight + bias)[..., 0]
+        if self._additive is not None:
+            functions, (of_mlp, of_additive) = self._additive
+            columns = basis(torch.as_tensor(inputs)).numpy()
+            raw = of_mlp * raw + of_additive * (functions @ columns.T)
         members = (raw - self._mean) / self._std
         rewards: FloatArray = members.mean(0)
         return rewards + self._deviation_weight * members.std(0) if self._deviation_weight else rewards

@@ -14,17 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
-from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates
+from rlhf_ray.reward.annotators import PRIOR, Estimates, annotator_model, likelihood_rates, log_evidence
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
-from rlhf_ray.reward.fit_report import FitReport, best_of, scores_of
+from rlhf_ray.reward.fit_report import FitReport, best_of, losses_of_pass, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
-from rlhf_ray.reward.networks import is_built_in
+from rlhf_ray.reward.networks import MixedMLP, is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import RewardModelSettings
@@ -38,9 +39,8 @@ ESTIMATES = 7
 """Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
 them. Later fits start from the last one's."""
 
-
 MLP_DECAY, OTHER_DECAY = 5.0, 0.01
-"""The weight decay that auto stands for: of plain MLPs, and of all other networks."""
+"""The weight decay that auto stands for: of MLPs, mixed or not, and of all other networks."""
 
 
 class RewardTrainer:
@@ -71,6 +71,7 @@ class RewardTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.ensemble = RewardEnsemble(observation_space, action_space, settings)
+        self._mixed = networks if isinstance(networks := self.ensemble.networks, MixedMLP) else None
         # Weights and batches are drawn on the CPU: a fit starts the same way on every device.
         self.device = device_for(settings)
         self.loss = make_loss(settings)
@@ -134,12 +135,12 @@ class RewardTrainer:
             train = window
         self.ensemble.observe(data.flat_inputs(images=not is_built_in(self.settings)), data.length)
         if self._fused is not None:  # normalised once for all gradient steps
-            data = replace(data, inputs={"features": self._fused.features_of(data.inputs)})
+            data = replace(data, inputs=self._fused.features_of(data.inputs))
         for method in self.methods:
             if (weight := method.deviation_weight(progress)) is not None:
                 self.ensemble.deviation_weight.fill_(weight)
         steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
-        rewards = self._all_rewards(data)
+        rewards = self._weighed_rewards(data, train)
         if not bool(torch.isfinite(rewards).all()):
             methods = f", reward_model.methods ({' '.join(settings.methods)})" if settings.methods else ""
             raise SettingError(
@@ -159,7 +160,7 @@ class RewardTrainer:
     def weight_decay(self) -> float:
         """The weight decay in use: `RewardModelSettings.weight_decay`, or what auto stands for."""
         if self.settings.weight_decay == "auto":
-            return MLP_DECAY if type(self.ensemble.networks) is MLP else OTHER_DECAY
+            return MLP_DECAY if isinstance(self.ensemble.networks, MLP) else OTHER_DECAY
         return self.settings.weight_decay
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
@@ -193,6 +194,7 @@ class RewardTrainer:
         trained = torch.zeros(len(data), dtype=torch.bool).index_fill_(0, train, value=True)
         held_out = counted[data.held_out[counted] & ~trained[counted]]
         pool = self._unlabelled(unlabelled)
+        size = self.settings.batch_size
         estimates = ESTIMATES if self.settings.models_annotators and not int(self.ensemble.version) else 0
         due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
         taken = 0
@@ -210,13 +212,11 @@ class RewardTrainer:
                 break
             if due and taken >= due[0]:
                 due = [step for step in due if step > taken]
-                data = self._estimate_annotators(data, self._all_rewards(data), counted, train)
+                data = self._estimate_annotators(data, self._weighed_rewards(data, train), counted, train)
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
                 order = train[torch.randperm(len(train), generator=self.generator)]
-                for batch in torch.split(
-                    order[: (updates - taken) * self.settings.batch_size], self.settings.batch_size
-                ):
+                for batch in torch.split(order[: (updates - taken) * size], size):
                     if self._fused is not None:
                         self._set_gradient(self._fused, revised, batch)
                     else:
@@ -247,18 +247,8 @@ class RewardTrainer:
         mean = self._differences(self._all_rewards(data, both)).mean(0)
         differences = data.log_odds(mean, both, self.settings.largest_log_odds)
         losses = self.loss(differences, data.preferences[both], rows_of(data.noise, both, torch.device("cpu")))
-        preferences = data.preferences[both]
-        right = ((differences > 0) == (preferences > 0.5)).float()
-        right[preferences == 0.5] = math.nan
-        n = len(train)
-        return PassLosses(
-            steps,
-            train_loss=float(losses[:n].mean()),
-            held_out_loss=float(losses[n:].mean()),
-            train_accuracy=float(right[:n].nanmean()),
-            held_out_accuracy=float(right[n:].nanmean()),
-            l2=0.0 if self.l2 is None else self.l2.coefficient,
-        )
+        l2 = 0.0 if self.l2 is None else self.l2.coefficient
+        return losses_of_pass(steps, losses, differences, data.preferences[both], len(train), l2)
 
     def _revised(self, data: StackedComparisons, train: Tensor) -> StackedComparisons:
         """Return the comparisons with the labels and weights that the methods make of them."""
@@ -275,28 +265,37 @@ class RewardTrainer:
 
         A member judges only comparisons outside its bootstrap sample.
         """
-        decided = counted[data.preferences[counted] != 0.5]
-        preferred = (2 * (data.preferences > 0.5).float() - 1) * self._differences(rewards)
-        seen = (data.weights > 0) & ~data.held_out
-        seen[:, train] = data.weights[:, train] > 0  # held out or not
-        self.annotators = annotator_model(
-            preferred[:, decided].numpy(),
-            ~seen[:, decided].numpy(),
-            [self.comparisons.keys[row] for row in decided.tolist()],
-            rationality=self.settings.annotator_rationality,
-        )
+        judged = self._judged(data, rewards[:, counted], counted, train)
+        self.annotators = annotator_model(*judged, rationality=self.settings.annotator_rationality)
         if not self.annotators.error_rates:
             return data
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
+
+    def _judged(
+        self, data: StackedComparisons, rewards: Tensor, rows: Tensor, train: Tensor
+    ) -> tuple[FloatArray, BoolArray, list[tuple[str, str]]]:
+        """Return the arguments of `annotator_model`: of the answers ``rows`` that are no ties, with their rewards."""
+        answers, seen = data.preferences[rows], (data.weights > 0) & ~data.held_out
+        seen[:, train] = data.weights[:, train] > 0  # held out or not
+        preferred, decided = (2 * (answers > 0.5).float() - 1) * self._differences(rewards), answers != 0.5
+        keys = [self.comparisons.keys[row] for row in rows[decided].tolist()]
+        return preferred[:, decided].numpy(), ~seen[:, rows[decided]].numpy(), keys
+
+    def _weighed_rewards(self, data: StackedComparisons, train: Tensor) -> Tensor:
+        """Weigh the parts of `MixedMLP` by the answers that members were not fitted to. Return `_all_rewards`."""
+        parts = self._all_parts(data)
+        if self._mixed is None:
+            return parts
+        self._mixed.choose(parts[:, train], lambda rewards: log_evidence(*self._judged(data, rewards, train, train)))
+        return self._mixed.mixed(parts)
 
     def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
         """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
         of = self.settings
         plain = of.largest_log_odds is None and not of.annotator_rationality
         slope = SLOPES.get(of.loss) if plain else None
-        of_batch = data.weights.index_select(1, batch)
-        weights = (of_batch / len(batch)).to(self.device)
+        weights = (self._weights(data, batch) / len(batch)).to(self.device)
         preferences = data.preferences.index_select(0, batch).to(self.device)
         noise = rows_of(data.noise, batch, self.device)
 
@@ -312,13 +311,13 @@ class RewardTrainer:
             assert leaf.grad is not None
             return leaf.grad
 
-        fused.set_gradient(data.inputs["features"], batch, of_batch > 0, of_differences)
+        fused.set_gradient(data.inputs, batch, data.weights.index_select(1, batch) > 0, of_differences)
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
 
         def weighted(part: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
-            return self._losses(data, *part), (data.weights.index_select(1, part[0]) / len(batch)).to(self.device)
+            return self._losses(data, *part), (self._weights(data, part[0]) / len(batch)).to(self.device)
 
         parts = batch.chunk(math.ceil(len(batch) * 2 * data.length / self._backward_steps))
         drawn = [(part, self._crop(len(part), data.length)) for part in parts]
@@ -391,6 +390,11 @@ class RewardTrainer:
             method.load_state(kept)
         self.comparisons.restore(state["keys"], changes)
 
+    def _weights(self, data: StackedComparisons, batch: Tensor) -> Tensor:
+        """Return the weight of each comparison of ``batch`` for each member, or each part of one: ``[members, batch]``."""
+        weights = data.weights.index_select(1, batch)
+        return weights if self._mixed is None else weights.repeat(2, 1)
+
     def _losses(self, data: StackedComparisons, batch: Tensor, crop: Tensor | None) -> Tensor:
         """Compute the loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
         differences = self._differences(self._rewards(data.inputs, batch), crop=crop)
@@ -399,15 +403,24 @@ class RewardTrainer:
         return self.loss(log_odds, preferences, rows_of(data.noise, batch, self.device))
 
     def _rewards(self, inputs: dict[str, Tensor], batch: Tensor) -> Tensor:
-        """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
+        """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device.
+
+        Of `MixedMLP`, those of both parts, which are fitted side by side: ``[2 members, …]``.
+        """
         of_batch = {name: value.index_select(0, batch).to(self.device).flatten(0, 1) for name, value in inputs.items()}
-        rewards: Tensor = self.ensemble.networks(of_batch)  # [members, 2 batch, length]
+        networks = self.ensemble.networks if self._mixed is None else self._mixed.parts
+        rewards: Tensor = networks(of_batch)  # [members, 2 batch, length]
         return rewards.view(-1, len(batch), 2, rewards.shape[-1])
 
     def _differences(self, rewards: Tensor, crop: Tensor | None = None) -> Tensor:
         return return_differences(rewards, self.settings.discount, crop)
 
     def _all_rewards(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
+        """Compute the raw rewards ``[members, n, 2, length]`` of ``rows``, or all, as the ensemble is now, on the CPU."""
+        parts = self._all_parts(data, rows)
+        return parts if self._mixed is None else self._mixed.mixed(parts)
+
+    def _all_parts(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
         """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
         if self._fused is not None:
             features = data.inputs["features"]
@@ -431,6 +444,7 @@ class RewardTrainer:
             seconds=seconds,
             **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
+            additive_share=math.nan if self._mixed is None else float(self._mixed.share),
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
             **scores_of(data, differences, self.loss, counted, train),
         )

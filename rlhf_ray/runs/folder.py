@@ -45,7 +45,7 @@ from rlhf_ray.data.places import run_path
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
 
-FORMAT = "rlhf_ray.run/1"
+FORMAT = "rlhf_ray.run/2"
 
 _OTHER = "or start another run"
 
@@ -213,18 +213,21 @@ class RunFolder:
         """Read run.json: versions, machine, command, times.
 
         Raises:
-            SettingError: run.json is missing, damaged or not a run's.
+            SettingError: run.json is missing, damaged, not a run's, or another version's.
         """
         try:
             values: dict[str, Any] = json.loads(self.run.read_text())
-            if values["format"] != FORMAT:
-                raise ValueError(f"its format is {values['format']!r}")
+            written = values["format"]
         except (OSError, ValueError, TypeError, KeyError) as error:
             said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             why = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({said})"
             raise SettingError(
                 f"{self.run} {why}: restore it from a backup. Without it the run can be evaluated but not resumed."
             ) from error
+        if written != FORMAT:
+            raise SettingError(
+                f"{self.run} has format {written!r}; this version reads {FORMAT!r}: use the version that wrote it."
+            )
         return values
 
     def metrics_at(self, iteration: int) -> dict[str, Any]:

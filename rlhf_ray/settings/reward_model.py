@@ -33,11 +33,12 @@ class RewardModelSettings:
     """The reward model, an ensemble of networks, and how it is fitted to the comparisons."""
 
     network: str = "auto"
-    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); pooled_cnn (3x3 convolutions, their average over the image,
-    one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); paper_cnn (Christiano et al.
-    2017), nature and impala (for images; their layers are fixed); per_action (an mlp with one output per action); gru and
-    transformer (they read the steps before, at most a fragment's); shaped (auto plus the difference of a learned potential); or
-    module:Name for your own network (`rlhf_ray.reward.networks`)."""
+    """Reward network: mlp; mixed (an mlp and a sum of functions of single inputs, weighed by answers that bootstrap leaves out);
+    cnn; auto (cnn for images, mixed for vectors, mlp without bootstrap); pooled_cnn (3x3 convolutions, their average over the
+    image, one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); paper_cnn (Christiano et
+    al. 2017), nature and impala (for images; their layers are fixed); per_action (an mlp with one output per action); gru and
+    transformer (they read the steps before, at most a fragment's); shaped (an mlp or cnn plus the difference of a learned
+    potential); or module:Name for your own network (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
     """Loss: bradley_terry (cross-entropy of the Bradley-Terry model with label_noise); label_smoothing (cross-entropy with each
     answer's probability of being right, by label_noise, for many wrong answers); or module:Name for your own loss
@@ -84,7 +85,8 @@ class RewardModelSettings:
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
     weight_decay: NonNegative | Literal["auto"] = changeable("auto")
-    """Weight decay of AdamW. auto: 5 for the network mlp, so that it does not learn wrong answers by heart; 0.01 for others."""
+    """Weight decay of AdamW. auto: 5 for the networks mlp and mixed, so that they do not learn wrong answers by heart; 0.01 for
+    others."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400

@@ -280,7 +280,16 @@ def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_tak
 
 def test_the_command_says_what_it_used_and_found_of_each_annotator(tmp_path, capsys):
     store = answered(tmp_path / "store")
-    words = ["fit", str(store.path), "--out", str(tmp_path / "reward"), "--updates", "20"]
+    words = [
+        "fit",
+        str(store.path),
+        "--out",
+        str(tmp_path / "reward"),
+        "--updates",
+        "20",
+        "--reward-model.network",
+        "mlp",
+    ]
     store.weigh("ben", 0.5)
     cli.main(words)
     printed = capsys.readouterr().out

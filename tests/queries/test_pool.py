@@ -15,7 +15,7 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments, steps_of
 
-REWARD_MODEL = RewardModelSettings(hidden=(8,))
+REWARD_MODEL = RewardModelSettings(network="mlp", hidden=(8,))
 
 
 def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> FragmentPool:

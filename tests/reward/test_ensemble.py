@@ -88,11 +88,16 @@ def test_a_saved_model_is_safetensors_and_json_and_nothing_else(tmp_path: Path) 
     _ensemble().save(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["reward.json", "reward.safetensors"]
     description = json.loads((tmp_path / "reward.json").read_text())
-    assert description["format"] == "rlhf_ray.reward/1"
+    assert description["format"] == "rlhf_ray.reward/2"
     assert description["version"] == 4
     header_size = int.from_bytes((tmp_path / "reward.safetensors").read_bytes()[:8], "little")
     header = json.loads((tmp_path / "reward.safetensors").read_bytes()[8 : 8 + header_size])
     assert {"reward_mean", "reward_std", "version"} < set(header)
+    (tmp_path / "reward.json").write_text(json.dumps(description | {"format": "rlhf_ray.reward/1"}))
+    with pytest.raises(
+        SettingError, match=r"has format 'rlhf_ray\.reward/1'; this version reads.*the version that wrote it"
+    ):
+        RewardEnsemble.load(tmp_path)
 
 
 def test_infinite_bounds_survive_saving(tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 def test_a_network_of_a_module_needs_consent_unless_it_has_been_used(tmp_path, monkeypatch):
     (tmp_path / "foreign_nets.py").write_text(
         "from pathlib import Path\nfrom rlhf_ray.reward.networks import NETWORKS\n"
-        'Path(__file__).with_name("imported").touch()\nNet = NETWORKS.parts["mlp"]\n'
+        'Path(__file__).with_name("imported").touch()\nNet = NETWORKS.parts["mixed"]\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -74,7 +74,7 @@ def test_a_runs_own_network_is_found_in_its_folder_once_allowed_there(model, tmp
     where = tmp_path / "modules"
     where.mkdir()
     (where / "nets_of_a_run.py").write_text(
-        'from rlhf_ray.reward.networks import NETWORKS\nNet = NETWORKS.parts["mlp"]\n'
+        'from rlhf_ray.reward.networks import NETWORKS\nNet = NETWORKS.parts["mixed"]\n'
     )
     file = model[1] / "reward.json"
     about = json.loads(file.read_text())

@@ -117,7 +117,7 @@ def test_a_fit_that_is_watched_takes_the_same_steps() -> None:
 
 
 def test_beyond_the_largest_log_odds_a_comparison_has_no_gradient() -> None:
-    trainer = _trainer(dataclasses.replace(WIDE, largest_log_odds=1e-6))
+    trainer = _trainer(dataclasses.replace(WIDE, network="mlp", largest_log_odds=1e-6))
     before = trainer.ensemble.state()
     trainer.fit(5)
     after = trainer.ensemble.state()
@@ -181,7 +181,7 @@ def _single_steps(n: int = 6) -> tuple[Any, ...]:
 @pytest.mark.parametrize("space", [VECTORS, IMAGES], ids=["vectors", "images"])
 def test_the_two_sides_of_a_pair_have_masks_of_their_own(space: gym.spaces.Box) -> None:
     """With one mask for both, a fragment compared with itself has a return difference of 0, and dropout teaches nothing."""
-    trainer = _normalising(dropout=0.5, observations=space)
+    trainer = _normalising(dropout=0.5, observations=space, network="cnn" if space is IMAGES else "mlp")
     comparisons = some_comparisons(4, observations=space)
     same = dataclasses.replace(comparisons, pairs=dataclasses.replace(comparisons.pairs, right=comparisons.pairs.left))
     trainer.comparisons.add(same)

@@ -143,6 +143,7 @@ def _held_out(trainer: RewardTrainer) -> set[str]:
 def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(monkeypatch, label_noise, discount, part):
     monkeypatch.setattr(trainer_module, "BACKWARD_STEPS", part)  # the smaller one takes the batch in many parts
     settings = RewardModelSettings(
+        network="mlp",
         hidden=(4,),
         activation="tanh",
         normalize_inputs="none",

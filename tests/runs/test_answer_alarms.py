@@ -96,7 +96,7 @@ def test_whose_wrong_answers_have_a_name_raise_no_alarm_about_all(wrong: ErrorRa
 def test_two_camps_are_told_and_neither_is_accused() -> None:
     found = raised(fitted({"ada": [0.05] * 160, "ben": [0.95] * 160}))
     assert found.keys() == {"two_camps"}
-    assert "ben, with 50 % of the answers, and the others prefer opposite things." in found["two_camps"]
+    assert ", with 50 % of the answers, and the others prefer opposite things." in found["two_camps"]
 
 
 def test_too_few_answers_raise_nothing() -> None:

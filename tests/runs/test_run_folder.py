@@ -32,6 +32,9 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
     about = json.loads(folder.run.read_text())
     assert about["interrupted"] is True
     assert about["finished"] >= about["started"]
+    folder.run.write_text(json.dumps(about | {"format": "rlhf_ray.run/1"}))
+    with pytest.raises(SettingError, match=r"format 'rlhf_ray\.run/1'; this version reads .*the version that wrote it"):
+        folder.about()
 
 
 def test_nobody_else_writes_meanwhile_the_second_time_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN, POOLED, PUBLISHED, PooledCNN
+from rlhf_ray.reward.networks.mixed import MixedMLP as MixedMLP
 from rlhf_ray.reward.networks.mlp import MLP as MLP
 from rlhf_ray.reward.networks.mlp import PerActionMLP
 from rlhf_ray.reward.networks.mlp import observe as observe  # where callers look for them
@@ -172,13 +173,16 @@ class AnyNetwork(Protocol):
 def _auto(
     observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> RewardNetwork:
-    return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
+    judged = settings.bootstrap and settings.ensemble_size > 1 and settings.output == "reward"
+    network = CNN if is_image(observation_space) else MixedMLP if judged else MLP
+    return network(observation_space, action_space, settings)
 
 
 def _shaped(
     observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> RewardNetwork:
-    return ShapedNetwork(lambda of: _auto(observation_space, action_space, of), settings)
+    network = CNN if is_image(observation_space) else MLP
+    return ShapedNetwork(lambda of: network(observation_space, action_space, of), settings)
 
 
 NETWORKS: Registry[Any] = Registry(
@@ -187,6 +191,7 @@ NETWORKS: Registry[Any] = Registry(
     {
         "auto": _auto,
         "mlp": MLP,
+        "mixed": MixedMLP,
         "cnn": CNN,
         **dict.fromkeys(PUBLISHED, CNN),
         **dict.fromkeys(("pooled_cnn", *POOLED), PooledCNN),

@@ -23,7 +23,7 @@ ROUNDS, PER_ROUND, STEPS_PER_ROUND = 6, 6, 2_000
 
 
 ABOUT = {
-    "format": "rlhf_ray.run/1",
+    "format": "rlhf_ray.run/2",
     "started": "2026-03-09T17:05:00+01:00",
     "finished": "2026-03-09T16:17:00+00:00",
     "interrupted": False,
