@@ -19,7 +19,7 @@ from benchmarks.cells import Cell, run, train
 from benchmarks.method import ERRING, beside
 
 NAME = "results"
-FIRST_SEED = 7000
+FIRST_SEED = 8000
 ARITHMETICS = ("own", "avx2")
 REFERENCES = 5
 """Seeds that learn from the true reward, of tasks with more."""
@@ -46,13 +46,9 @@ class Task:
 UP_TO_20 = ("none wrong", "10 % wrong", "20 % wrong", "human-like")
 
 TASKS: Mapping[str, Task] = {
-    "Pendulum-v1": Task(10, imitation=True),
-    "rlhf_ray/CartPoleFixed-v0": Task(10, imitation=True),
-    "rlhf_ray/AcrobotFixed-v0": Task(5),
+    "Pendulum-v1": Task(5),
+    "rlhf_ray/CartPoleFixed-v0": Task(5),
     "Reacher-v5": Task(5),
-    "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
-    "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
-    "Swimmer-v5": Task(3, teachers=UP_TO_20),
 }
 
 
