@@ -75,7 +75,7 @@ class Drawing(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         torch.set_default_dtype(torch.float64)
-        if self.interrupts and self.gate.begun.is_set():
+        if self.interrupts and self.gate.begun.wait(0.05):  # a busy machine begins the fit late
             raise KeyboardInterrupt
         before = random.random(), np.random.random()
         self.gate.step()
