@@ -160,7 +160,7 @@ class RewardTrainer:
     def weight_decay(self) -> float:
         """The weight decay in use: `RewardModelSettings.weight_decay`, or what auto stands for."""
         if self.settings.weight_decay == "auto":
-            return MLP_DECAY if isinstance(self.ensemble.networks, MLP) else OTHER_DECAY
+            return MLP_DECAY if type(self.ensemble.networks) in (MLP, MixedMLP) else OTHER_DECAY
         return self.settings.weight_decay
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:

@@ -71,9 +71,8 @@ def test_an_annotator_of_weight_0_is_left_out(share: float, window: int | None) 
     without = trainer_of(settings, good, held_out_share=share)
     without.fit(8)
     weights = [one.ensemble.state()["networks.head.layers.0.weight"] for one in (without, trainers[0])]
-    np.testing.assert_allclose(
-        *weights, atol=1e-3
-    )  # all but the normalisers, which see the clips; sums round differently
+    # All but the normalisers, which see the clips. Sums round differently beside other clips.
+    np.testing.assert_allclose(*weights, atol=1e-3)
     trainers[0].comparisons.weigh({})
     trainers[0].fit(8)
     trainers[1].fit(8)

@@ -40,8 +40,8 @@ class MixedMLP(MLP):
 
     The parts are fitted side by side, each to the answers by itself. After a fit, `choose` sets their weights by the answers that
     the member was not fitted to. An MLP can learn how inputs work together, and needs many right answers to learn which of them
-    matter at all; an additive model can't and doesn't. Most reward functions are nearly additive. See
-    `rlhf_ray.reward.networks.RewardNetwork`; arguments as for `VectorInputs`.
+    matter at all; an additive model can't and doesn't. See `rlhf_ray.reward.networks.RewardNetwork`; arguments as for
+    `VectorInputs`.
 
     A function is a scale times a sum of steps. Weight decay of both is a penalty on the function's size, not on its square, so that
     the functions of inputs that don't matter become 0 (the group lasso; Tibshirani 2021, "Equivalences between sparse models and
