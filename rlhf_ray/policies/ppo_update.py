@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -188,6 +188,8 @@ class PPOUpdate:
             Of the last minibatch, before its step: the parts of the loss, ``total_loss`` and ``gradient_norm``. Of all:
             ``steps_left_out``.
         """
+        weight = value_weight(self.network, rows.targets)
+        loss = replace(loss, value_coefficient=weight * loss.value_coefficient)
         gradient_of = None
         if self._stacked and not loss.clips_values and self.flat.values.device.type == "cpu":
             gradient_of = StackedMLPs(self.network, self.flat, self.space, loss, index.shape[1])
@@ -227,6 +229,15 @@ class PPOUpdate:
         apart = self.network.image and minibatch.inputs.device.type == "cpu"
         parts = minibatch.parts(-(-len(minibatch) // IMAGES_OF_A_GRADIENT) if apart else 1)
         add_gradients(self.flat.parameters, weighted, parts)
+
+
+def value_weight(network: ActorCriticNetwork, targets: Tensor) -> float:
+    """Return the factor of the value's error in the loss: one over the variance of its targets ``[n]``, at most 1.
+
+    A learned reward has deviation 1, so that returns have 100 and more. In layers that actor and critic share, the error of such a
+    value would drown the policy's gradient: on images, agents that did well forgot it with the next fit.
+    """
+    return 1.0 / max(1.0, float(targets.var())) if network.trains_encoder else 1.0
 
 
 class RecentDeviation:

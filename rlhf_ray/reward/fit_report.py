@@ -57,6 +57,11 @@ declare(
     Metric("reward_mean", "Mean raw reward per step, before normalisation.", "raw reward"),
     Metric("reward_std", "Standard deviation of the raw reward: the scale of this version.", "raw reward"),
     Metric("additive_share", "Share of the reward that is a sum of functions of single inputs.", "share"),
+    Metric(
+        "additive_evidence",
+        "Log-likelihood of answers that members were not fitted to, by such sums alone, above that by MLPs alone.",
+        "nats",
+    ),
     Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
     *(
         Metric(
@@ -122,6 +127,8 @@ class FitReport(Estimates):
     seconds: float
     additive_share: float = math.nan
     """The additive models' share of the reward, 0 to 1 (`rlhf_ray.reward.networks.mixed`); NaN for other networks."""
+    additive_evidence: float = math.nan
+    """What the answers say for that share (`MixedMLP.evidence`), in nats; NaN for other networks."""
     l2: float = 0.0
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)

@@ -444,7 +444,7 @@ class RewardTrainer:
             seconds=seconds,
             **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
-            additive_share=math.nan if self._mixed is None else float(self._mixed.share),
+            **({} if self._mixed is None else self._mixed.scores()),
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
             **scores_of(data, differences, self.loss, counted, train),
         )

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
+from rlhf_ray.policies.network import ActorCriticNetwork
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled, value_weight
 from rlhf_ray.rllib.advantages import SteadyAdvantages
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic
@@ -260,13 +261,22 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     ) -> Any:
         """Compute the loss (called by RLlib where it takes the gradient steps)."""
         loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-        if not self.clips_values:
+        module, mask, targets = (
+            self.module[module_id].unwrapped(),
+            batch[Columns.LOSS_MASK],
+            batch[Postprocessing.VALUE_TARGETS],
+        )
+        network = getattr(module, "network", None)
+        weight = value_weight(network, targets[mask]) if isinstance(network, ActorCriticNetwork) else 1.0
+        if weight == 1.0 and not self.clips_values:
             return loss
-        values = self.module[module_id].unwrapped().compute_values(batch, embeddings=fwd_out[Columns.EMBEDDINGS])
-        before, targets = batch[Columns.VF_PREDS], batch[Postprocessing.VALUE_TARGETS]
-        limited = before + (values - before).clamp(-config.clip_param, config.clip_param)
-        more = ((limited - targets) ** 2 - (values - targets) ** 2).clamp_min(0.0)
-        return loss + config.vf_loss_coeff * more[batch[Columns.LOSS_MASK]].mean()
+        values, before = module.compute_values(batch, embeddings=fwd_out[Columns.EMBEDDINGS]), batch[Columns.VF_PREDS]
+        limited = (
+            before + (values - before).clamp(-config.clip_param, config.clip_param) if self.clips_values else values
+        )
+        errors = (values - targets) ** 2
+        counted = weight * torch.max(errors, (limited - targets) ** 2)
+        return loss + config.vf_loss_coeff * (counted - errors)[mask].mean()
 
     def _with_added_steps(self, minibatch_size: int | None, training_data: TrainingData | None) -> int | None:
         """Return the size of RLlib's minibatches.

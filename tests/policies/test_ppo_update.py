@@ -15,7 +15,7 @@ from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies import ppo_update
 from rlhf_ray.policies.actions import log_probability, sample
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled, value_weight
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS: list[gym.Space[Any]] = [
@@ -126,6 +126,23 @@ def test_clipped_values_and_images_go_by_autograd() -> None:
     of_images.take_steps(FlatAdam(of_images.flat, lr=1e-3), pixels, LOSS, torch.arange(16).view(2, 8))
     assert not torch.equal(of_images.flat.values, before)
     assert of_images.values_of(seen).shape == (16,)
+
+
+@pytest.mark.parametrize("scale", [0.1, 20.0])
+def test_the_value_s_error_counts_by_its_targets_variance_where_actor_and_critic_share_layers(scale: float) -> None:
+    images = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    torch.manual_seed(0)
+    ours, theirs = (PPOUpdate(ActorCriticNetwork(images, ACTIONS[1], PolicyShape()), ACTIONS[1]) for _ in range(2))
+    theirs.flat.values.copy_(ours.flat.values)
+    seen, column = torch.randint(0, 256, (16, 36, 36, 3), dtype=torch.uint8), torch.zeros(16)
+    rows = PPORows(seen, torch.arange(16) % 4, column - 1.4, torch.randn(16), scale * torch.randn(16), column)
+    ours.take_steps(FlatAdam(ours.flat, lr=1e-3), rows, LOSS, torch.arange(16)[None])
+    variance = np.var(rows.targets.numpy(), ddof=1)
+    loss = dataclasses.replace(LOSS, value_coefficient=0.7 / variance if scale > 1 else 0.7)
+    theirs.flat.gradient.zero_()
+    loss(theirs.network, ACTIONS[1], rows)[0].backward()
+    torch.testing.assert_close(ours.flat.gradient, theirs.flat.gradient, rtol=1e-4, atol=1e-6)
+    assert value_weight(policy(ACTIONS[1]).network, rows.targets) == 1.0  # layers of their own
 
 
 @pytest.mark.parametrize("kind", ["nature", "impala", "small"])

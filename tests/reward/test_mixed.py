@@ -125,6 +125,7 @@ def test_the_share_is_the_mean_of_its_posterior() -> None:
     network.choose(parts, lambda rewards: logs[float(network.share)])
     chances = np.exp(list(logs.values()))
     assert float(network.share) == pytest.approx(float(chances @ list(logs) / chances.sum()), rel=1e-5)
+    assert network.evidence == pytest.approx(6.5)
     network.choose(parts, lambda rewards: 0.0)  # nothing is known
     assert float(network.share) == 0.5
 

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -119,6 +120,11 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
         whole, parts = gradient(learner, seen), torch.arange(len(real)).tensor_split(3)
         shares = [real[rows].sum() / real.sum() * gradient(learner, of_rows(seen, rows)) for rows in parts]
         torch.testing.assert_close(sum(shares), whole, rtol=1e-3, atol=1e-5)  # losses are means, in any division
+        # A memory's layers are the actor's and the critic's, so that the value's error counts by its targets' variance.
+        large = {**seen, Postprocessing.VALUE_TARGETS: 30.0 * torch.randn(real.shape)}
+        learner.clips_values = False
+        expected = gradient(learner, large, PPOTorchLearner, 1 / large[Postprocessing.VALUE_TARGETS][real].var())
+        torch.testing.assert_close(gradient(learner, large), expected, rtol=1e-3, atol=1e-5)
         (scaled,) = [each for each in learner_pipeline(learner).connectors if isinstance(each, ReturnScaled)]
         assert scaled.gamma == ppo.gamma  # not another return's
 
@@ -127,11 +133,17 @@ def of_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
     return {name: of_rows(of, rows) if isinstance(of, dict) else of[rows] for name, of in batch.items()}
 
 
-def gradient(learner: Any, batch: dict[str, Any]) -> torch.Tensor:
-    """Compute the gradient of the loss on a minibatch, all parameters one after the other."""
+def gradient(learner: Any, batch: dict[str, Any], kind: Any = Watched, weight: Any = 1.0) -> torch.Tensor:
+    """Compute the gradient of the loss of a class of learners on a minibatch, all parameters one after the other.
+
+    ``weight`` is a factor of the value's coefficient.
+    """
     module = learner.module[DEFAULT_MODULE_ID]
     outputs, config = module.forward_train(batch), learner.config.get_config_for_module(DEFAULT_MODULE_ID)
-    loss = learner.compute_loss_for_module(module_id=DEFAULT_MODULE_ID, config=config, batch=batch, fwd_out=outputs)
+    config = config.copy(copy_frozen=False)
+    config.vf_loss_coeff *= float(weight)
+    arguments = {"module_id": DEFAULT_MODULE_ID, "config": config, "batch": batch, "fwd_out": outputs}
+    loss = kind.compute_loss_for_module(learner, **arguments)
     found = torch.autograd.grad(loss, list(module.parameters()))
     return torch.cat([each.flatten() for each in found])
 

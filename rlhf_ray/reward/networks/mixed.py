@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -52,6 +54,8 @@ class MixedMLP(MLP):
         scales: ``[members, inputs]`` float32.
         weights: ``[2, members]`` float32: factors of the outputs of the MLPs and of the additive models.
         share: scalar float32: the additive models' share of the reward, 0 to 1, in standard deviations.
+        evidence: log-likelihood, in nats, of the answers that `choose` weighed with, by additive models alone, above that by MLPs
+            alone; NaN before.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class MixedMLP(MLP):
         self.scales = nn.Parameter(torch.ones(self.members, self.inputs, dtype=torch.float32))
         self.weights: Tensor = nn.Buffer(torch.full((2, self.members), 0.5, dtype=torch.float32))
         self.share: Tensor = nn.Buffer(torch.tensor(0.5, dtype=torch.float32))
+        self.evidence = math.nan
 
     @property
     def additive(self) -> Tensor:
@@ -92,6 +97,7 @@ class MixedMLP(MLP):
         for share in SHARES:
             self.weigh(share, deviations)
             logs.append(evidence(self.mixed(parts)))
+        self.evidence = logs[-1] - logs[0]
         chances = np.exp(np.array(logs) - max(logs))
         self.weigh(float(chances @ SHARES / chances.sum()), deviations)
 
@@ -106,6 +112,10 @@ class MixedMLP(MLP):
         both = deviations.view(2, self.members).clamp_min(1e-6)
         shares = torch.tensor([[1 - share], [share]], dtype=torch.float32)
         self.weights.copy_(shares / both * (shares * both).sum(0))
+
+    def scores(self) -> dict[str, Any]:
+        """Return what `choose` chose, for a `FitReport`."""
+        return {"additive_share": float(self.share), "additive_evidence": self.evidence}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""

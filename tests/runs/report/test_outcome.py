@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -255,6 +256,16 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
         "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
     )
     assert len(lines) == 2
+
+
+def test_the_report_says_which_kind_of_reward_the_answers_chose(tmp_path: Path) -> None:
+    agent = TrueReturn(-90.0, 1.0, 4, 1.0)
+    folder = ended(tmp_path / "run", "Pendulum-v1", agent, agent)
+    assert "single inputs" not in write_report(folder.path).read_text()
+    folder.metrics.write_text(json.dumps({"additive_share": 0.8125, "additive_evidence": -7.25}) + "\n")
+    page = write_report(folder.path).read_text()
+    assert re.search(r"sum of functions of single inputs</th><td[^>]*>0.812", page)
+    assert re.search(r"in nats</th><td[^>]*>.7.25", page)
 
 
 def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_result(

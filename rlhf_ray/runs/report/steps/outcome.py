@@ -89,6 +89,8 @@ def _amounts(run: Run) -> list[tuple[str, Any, Any]]:
         ("training return", run.latest("true_return_mean"), None),
         ("steps of a fragment", run.latest("fragments_length"), None),
         ("env steps of the first fragments", run.latest("first_fragments_env_steps"), None),
+        ("share of the reward that is a sum of functions of single inputs", run.latest("additive_share"), None),
+        ("evidence for it against an MLP alone, in nats", run.latest("additive_evidence"), None),
         *_of_machine(run),
     ]
 
