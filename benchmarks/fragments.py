@@ -77,7 +77,7 @@ def pool_of(given: list[tuple[Any, Any, Any]], length: int, fragments: int, sele
         ACTIONS,
         seed,
     )
-    pool.add(CutFragments(0, 0, cut, 0, ()))
+    pool.add(CutFragments(0, 0, cut, ()))
     return pool
 
 

@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/results.md and README.md, and of audits in docs/interpret_reward.md, from benchmarks/results.
+"""The tables and pictures of docs/results.md, README.md, interpret_reward.md (audits) and people_err.md, from benchmarks/results.
 
 python benchmarks/page_tables.py
 """
@@ -16,15 +16,17 @@ import numpy as np
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks import audits
+from benchmarks import audits, default_reward
 from benchmarks.page import ALL, IMITATION, NAME, cells
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.tables import BLUE, DRAWS, GREY, REFERENCE, Table, estimate, filled, number, save
 
 PAGE = ROOT / "docs" / "results.md"
-PAGES = (PAGE, ROOT / "README.md", ROOT / "docs" / "interpret_reward.md")
+PAGES = (PAGE, ROOT / "README.md", ROOT / "docs" / "interpret_reward.md", ROOT / "docs" / "people_err.md")
 HOLDS = 0.75
 """Normalised true return below which a run counts as failed."""
+STUCK = "learned reward per step"
+"""The outcome's check of a policy that is stuck (`rlhf_ray.runs.outcome`)."""
 ORANGE = "#d55e00"
 AGENT, TEACHER = "PPO", "none wrong"
 
@@ -224,6 +226,56 @@ def _results() -> Iterator[str]:
     yield from ("", f"`benchmarks/page.py`, `benchmarks/results/method_{NAME}.json`; {commit(found.cells)}.")
 
 
+def _alarms() -> Iterator[str]:
+    """How many runs of each task failed, and which of them the outcome names as stuck, without a true reward."""
+    found = table()
+    yield f"| task | runs | below {HOLDS} | of them named | others named |"
+    yield "|---|---|---|---|---|"
+    counts = {task: named(found, task) for task in found.tasks}
+    for task, (failed, told, held, accused) in counts.items():
+        yield f"| {_short(task)} | {failed + held} | {failed} | {told} | {accused} |"
+    failed, told, held, accused = np.sum(list(counts.values()), 0)
+    yield f"| **all** | {failed + held} | {failed} | **{told}** | **{accused}** |"
+
+
+def named(found: Table, task: str) -> tuple[int, int, int, int]:
+    """Count a task's runs that failed, those of them that are named as stuck, those that held, and those of them so named."""
+    counts = np.zeros((2, 2), int)
+    for variant in found.variants(task):
+        if variant not in IMITATION:
+            for run, score in zip(found.found(task, variant), found.normalised(task, variant), strict=True):
+                counts[int(score >= HOLDS), int(STUCK in run["checks"])] += 1
+    (failed, told), (held, accused) = ((int(row.sum()), int(row[1])) for row in counts)
+    return failed, told, held, accused
+
+
+def _rewards() -> Iterator[str]:
+    found = json.loads((RESULTS / f"{default_reward.NAME}.json").read_text())
+    yield from by_setting(found["runs"])
+    yield from ("", f"`benchmarks/default_reward.py`, `benchmarks/results/default_reward.json`; {found['commit']}.")
+
+
+def by_setting(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+    """How steps of the default reward correlate with the true ones, beside the best of twelve MLPs: means of runs and parts."""
+    rows: dict[tuple[str, str], list[Mapping[str, Sequence[float]]]] = {}
+    for key, row in runs.items():
+        *task, teacher, _ = key.split("/")
+        rows.setdefault(("/".join(task), teacher), []).append(row)
+    yield f"| task | teacher | runs | default | best of twelve | share of it | {' | '.join(SHOWN)} |"
+    yield "|" + "---|" * (6 + len(SHOWN))
+    for (task, teacher), of_row in rows.items():
+        means = {name: float(np.mean([run[name] for run in of_row])) for name in default_reward.CHANGES}
+        default = means.pop("default")
+        best = max(means, key=lambda name: means[name])
+        told = (number(default), f"{number(means[best])} ({best})", f"**{number(default / means[best])}**")
+        others = (number(means[name]) for name in SHOWN)
+        yield f"| {_short(task)} | {teacher} | {len(of_row)} | {' | '.join((*told, *others))} |"
+
+
+SHOWN = ("0.01, with action", "3, with action")
+"""Settings of MLPs that have a column: the usual one, and the best one that is fixed."""
+
+
 def _audits() -> Iterator[str]:
     rewards = audited()
     yield from (*by_figure(rewards), "", *by_bin(rewards))
@@ -275,7 +327,9 @@ def _short(task: str) -> str:
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "results": _results,
+    "alarms": _alarms,
     "audits": _audits,
+    "rewards": _rewards,
     "planted": _planted,
     "readme": _readme,
 }

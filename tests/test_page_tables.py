@@ -14,7 +14,7 @@ from benchmarks.tables import REFERENCE, Table
 def run(value: float, words: str = "-m rlhf_ray train Made-v0", minutes: float = 0.5) -> dict[str, Any]:
     return {
         "return": value, "random": 0.0, "comparisons": 300, "env_steps": 200_192, "cpu_minutes": minutes,
-        "command": f"python {words}", "success_rate": None,
+        "command": f"python {words}", "success_rate": None, "checks": ["true return"] if value < 50 else [],
     }  # fmt: skip
 
 
@@ -45,6 +45,25 @@ def test_a_row_tells_what_was_run_how_it_ended_and_what_it_cost(made: Table) -> 
 def test_what_is_divided_by_is_what_is_printed(made: Table) -> None:
     printed = float(page_tables.by_row(made)[2].split("|")[11].split("(")[0])
     np.testing.assert_allclose(made.normalised("Made-v0", "none wrong"), np.array([105, 105, 105, 10]) / printed)
+
+
+def test_runs_that_failed_and_were_named_as_stuck_are_counted_apart_from_those_that_held(made: Table) -> None:
+    assert page_tables.named(made, "Made-v0") == (1, 0, 3, 0)  # three of imitation, which has no outcome, don't count
+    for seed in (0, 3):
+        made.cells[f"results/Made-v0/none wrong/{seed}"]["checks"].append(page_tables.STUCK)
+    assert page_tables.named(made, "Made-v0") == (1, 1, 3, 1)
+
+
+def test_a_default_reward_is_beside_the_best_of_what_was_fitted() -> None:
+    def row(default: float, best: float) -> dict[str, list[float]]:
+        others = {name: [0.1, 0.1] for name in page_tables.default_reward.CHANGES}
+        return others | {"default": [default, default], "10, without action": [best, best - 0.2]}
+
+    runs = {f"rlhf_ray/Made-v0/20 % wrong/{seed}": row(*values) for seed, values in enumerate(((0.6, 1.0), (0.7, 0.8)))}
+    (found,) = list(page_tables.by_setting(runs))[2:]
+    cells = [cell.strip() for cell in found.strip("| ").split("|")]
+    assert cells[:5] == ["Made-v0", "20 % wrong", "2", "0.65", "0.80 (10, without action)"]
+    assert cells[5:] == ["**0.81**", "0.10", "0.10"]
 
 
 def test_a_row_of_two_seeds_is_refused(made: Table) -> None:

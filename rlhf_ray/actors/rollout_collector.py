@@ -112,8 +112,7 @@ class RolloutCollector:
             rng=rng,
             apart=self.settings.apart,
         )
-        too_short = sum(length < self.settings.length for length in lengths)
-        return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, tuple(lengths))
+        return env_steps, CutFragments(-1 - part, policy_version, fragments, tuple(lengths))
 
     def film(
         self,
@@ -181,11 +180,10 @@ class RolloutCollector:
             )
         every = [rollout for rollout, _ in rolled]
         lengths = tuple(rollout.trajectory.start + len(rollout.trajectory) for rollout in every if rollout.ended)
-        too_short = sum(steps < length for steps in lengths)
         shown = (
             rolled[0][1].episode(len(every[0].trajectory), every[0].ended, policy_version, taken) if episode else None
         )
-        return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, lengths), films, shown
+        return env_steps, CutFragments(-1 - part, policy_version, fragments, lengths), films, shown
 
     def _make_way(self, part: int) -> None:
         """Raise the niceness, except for initial fragments that people wait for, which come in parts."""

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from rlhf_ray.runs.folder import RunFolder
 
 
+OF_RING = ("--fragments.", "--preferences.", "--machine.", "--labelling.", "--reward-model.")
+
+
 @dataclass(frozen=True)
 class Train(Experiment):
     """Learn a reward from comparisons and train an agent on it. `rlhf-ray train --resume RUN` continues a run."""
@@ -124,6 +127,8 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
+        if unused := [word.split("=")[0] for word in given if word.startswith(OF_RING)]:
+            print(f"rlhf-ray: --true-reward asks nobody and fits no reward; {', '.join(unused)} changes nothing.")
         _train_expert(folder, experiment, resumed is not None, command.evaluation_episodes)
         return
     with (

@@ -37,14 +37,12 @@ class CutFragments:
         source: index of the EnvRunner; negative for the rollout collector: -1, and lower for each further part of its rollouts.
         policy_version: version of the policy that acted. A source makes one batch of fragments per version.
         fragments: None if no trajectory was long enough.
-        too_short: number of the episodes that ended in it and were shorter than a fragment.
         episode_lengths: lengths (steps) of the episodes that ended in this rollout.
     """
 
     source: int
     policy_version: int
     fragments: Fragments | None
-    too_short: int
     episode_lengths: tuple[int, ...]
 
 
@@ -120,14 +118,14 @@ class FragmentPool:
         settings = FragmentSettings(length=fragments.length, pool=len(fragments), start_share=0.0)
         resolved = settings.resolved(horizon=None, total_env_steps=0)
         pool = FragmentPool(resolved, preferences, reward_model, *spaces, seed)
-        pool.add(CutFragments(-1, RANDOM_POLICY, fragments, 0, ()))
+        pool.add(CutFragments(-1, RANDOM_POLICY, fragments, ()))
         pool.exclude(asked)
         return pool
 
     def add(self, cut: CutFragments) -> PoolReport:
         """Add the fragments of one rollout and return the summary. Adding a rollout again changes nothing."""
         key = (cut.policy_version, cut.source)
-        self._too_short[key] = cut.too_short
+        self._too_short[key] = sum(steps < self.settings.length for steps in cut.episode_lengths)
         self._episode_lengths.update(cut.episode_lengths)
         if cut.fragments is not None:
             self._fragments[key], self._ids[key] = cut.fragments, cut.fragments.ids()

@@ -289,5 +289,4 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
             rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
             apart=settings.apart,
         )
-        too_short = sum(steps < settings.length for steps in ended)
-        return CutFragments(env_runner.worker_index, version, fragments, too_short, ended)
+        return CutFragments(env_runner.worker_index, version, fragments, ended)

@@ -164,4 +164,4 @@ class _Clips:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."
             )
-        self.pool.add(CutFragments(-1, RANDOM_POLICY, fragments, 0, ()))
+        self.pool.add(CutFragments(-1, RANDOM_POLICY, fragments, ()))

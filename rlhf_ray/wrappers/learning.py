@@ -258,8 +258,7 @@ class LearningSession(RewardSession):
                     policy_version=version,
                     rng=generator(self.seed, "fragments", self.windows),
                 )
-            too_short = sum(length < of.length for length in lengths)
-            cut = CutFragments(source, self.windows, fragments, too_short, lengths)
+            cut = CutFragments(source, self.windows, fragments, lengths)
             self.fragments_dropped += not self.source.take(cut, films, wait=self.gathering or self.waits)
             self.windows += 1
         initial = self.fragments.initial_env_steps

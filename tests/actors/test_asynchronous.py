@@ -105,7 +105,7 @@ def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> N
     with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
         ring.begin(200)
         # As if its rollouts held episodes of another length, which the next look at the pool finds.
-        executor.actors["pool"].add(CutFragments(0, 0, None, 0, (9,)))
+        executor.actors["pool"].add(CutFragments(0, 0, None, (9,)))
 
         def advance() -> bool:
             try:

@@ -162,7 +162,7 @@ class Runner:
             np.zeros(CLIPS, np.int64),
             np.full(CLIPS, version),
         )
-        ray.get(ray.get_actor("ring/pool").add.remote(CutFragments(1, version, fragments, 0, (20,))))
+        ray.get(ray.get_actor("ring/pool").add.remote(CutFragments(1, version, fragments, (20,))))
         return fragments.nbytes
 
 

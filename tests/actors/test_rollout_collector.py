@@ -65,7 +65,7 @@ def test_the_steps_are_shared_by_rollouts_that_each_begin_an_episode() -> None:
 def test_few_steps_are_not_shared_by_so_many_rollouts_that_none_holds_a_fragment() -> None:
     clips = _collector(Walk((1000,))).collect(12, 16, 0)[1]
     assert len(_fragments(clips)) == 2 * 2  # two rollouts of 6 steps hold two windows of 5 each
-    assert clips.too_short == 0
+    assert clips.episode_lengths == ()
 
 
 def test_only_the_lengths_of_episodes_that_ended_are_told() -> None:
@@ -74,9 +74,9 @@ def test_only_the_lengths_of_episodes_that_ended_are_told() -> None:
     assert _collector(Walk((50,))).collect(30, 1, 0)[1].episode_lengths == ()
 
 
-def test_episodes_shorter_than_a_fragment_are_counted() -> None:
+def test_episodes_shorter_than_a_fragment_make_none() -> None:
     clips = _collector(Walk((4, 6))).collect(22, 1, 0)[1]  # 4, 6, 4, 6 and 2 of the next
-    assert clips.too_short == 2
+    assert clips.episode_lengths == (4, 6, 4, 6)
     assert len(_fragments(clips)) == 2 * 2
     assert _collector(Walk((4,))).collect(20, 1, 0)[1].fragments is None
 
@@ -229,7 +229,9 @@ class TestFilming:
     def test_only_whole_episodes_are_too_short(self, length: int, short: list[int]) -> None:
         collector = RolloutCollector(partial(Drawn, (length,)), ResolvedFragments(length=5), 0)
         parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[1] for part in (1, 2)]
-        assert [clips.too_short for clips in parts] == short  # an episode counts where it ends
+        assert [
+            sum(steps < 5 for steps in clips.episode_lengths) for clips in parts
+        ] == short  # an episode counts where it ends
 
     def test_clips_share_no_frame_however_many_are_wanted(self) -> None:
         _, (_, clips, _, _) = self.film(steps=100, clips=1000, lengths=(1000,))

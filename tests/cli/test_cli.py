@@ -59,10 +59,12 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
         return Outcome("Pendulum-v1", 0, 200, 0, None, results[0], None, results[1], None, 1.0, interrupted=False)
 
     monkeypatch.setattr("rlhf_ray.runs.expert.train_expert", trained)
-    cli.main(["train", "pendulum", "--true-reward", "--run-dir", str(tmp_path / "run")])
+    words = ["--true-reward", "--ppo.epochs", "2", "--preferences.comparisons", "300"]
+    cli.main(["train", "pendulum", *words, "--run-dir", str(tmp_path / "run")])
     printed = " ".join(capsys.readouterr().out.split())
     assert "mean true return 5.0, 75 % of episodes succeeded after 200 steps" in printed
     assert "(random actions: 1.0, 0 % of episodes succeeded)" in printed
+    assert "--true-reward asks nobody and fits no reward; --preferences.comparisons changes nothing." in printed
 
 
 @pytest.mark.parametrize(

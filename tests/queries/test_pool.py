@@ -33,7 +33,7 @@ def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferenc
 def _clips(version: int, source: int = 0, n: int = 4, **changes: Any) -> CutFragments:
     fragments = some_fragments(n, seed=100 * (version + 2) + source)
     fragments = dataclasses.replace(fragments, policy_versions=np.full(n, version))
-    return dataclasses.replace(CutFragments(source, version, fragments, too_short=0, episode_lengths=()), **changes)
+    return dataclasses.replace(CutFragments(source, version, fragments, episode_lengths=()), **changes)
 
 
 def _reward(version: int = 3, seed: int = 0) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def test_the_order_in_which_clips_arrive_changes_nothing(selection: str) -> None
 def test_adding_a_rollout_twice_changes_nothing() -> None:
     once, twice = _pool(), _pool()
     for pool, times in ((once, 1), (twice, 2)):
-        for clips in (_clips(1, too_short=3, episode_lengths=(7,)), _clips(2, too_short=1, episode_lengths=(9, 7))):
+        for clips in (_clips(1, episode_lengths=(7, 3, 3, 2)), _clips(2, episode_lengths=(9, 4, 5))):
             for _ in range(times):
                 pool.add(clips)
     assert (
         once.report()
         == twice.report()
-        == PoolReport(fragments=8, distinct=1.0, newest_policy=2, too_short=4, episode_lengths=(7, 9))
+        == PoolReport(fragments=8, distinct=1.0, newest_policy=2, too_short=4, episode_lengths=(2, 3, 4, 5, 7, 9))
     )
     assert _same(_pairs(once.propose(6, 0, None)), _pairs(twice.propose(6, 0, None)))
 
@@ -124,8 +124,8 @@ def test_a_rollout_that_comes_late_does_not_push_newer_ones_out() -> None:
 def test_rollouts_without_fragments_are_counted_and_make_no_pairs() -> None:
     pool = _pool()
     assert pool.propose(3, 0, None) == (0, None)
-    pool.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
-    assert pool.report() == PoolReport(too_short=5, episode_lengths=(3,))
+    pool.add(_clips(0, fragments=None, episode_lengths=(3, 3, 3)))
+    assert pool.report() == PoolReport(too_short=3, episode_lengths=(3,))
     assert pool.propose(3, 0, None) == (0, None)
     pool.add(_clips(1, n=1))
     assert pool.propose(3, 0, None) == (0, None)
@@ -174,7 +174,7 @@ def test_before_there_is_a_reward_disagreement_chooses_at_random() -> None:
 def test_a_restored_pool_goes_on_as_the_first_would_have(selection: str, tmp_path: Path) -> None:
     first = _pool(pool=10, selection=selection)
     for version in range(3):
-        first.add(_clips(version, too_short=version, episode_lengths=(version,)))
+        first.add(_clips(version, episode_lengths=(3 + version,)))
     first.propose(8, 0, None)
     first.save(tmp_path)
     restored = _pool(pool=10, selection=selection)
@@ -302,7 +302,7 @@ def test_a_pool_favours_starts_of_episodes_and_stays_without_what_was_asked_befo
     fragments = some_fragments(12)
     fragments.starts[:] = np.arange(12) % 3
     pool = _pool(pool=12, start_share=1.0)
-    pool.add(CutFragments(0, 0, fragments, 0, ()))
+    pool.add(CutFragments(0, 0, fragments, ()))
     pool.save(tmp_path)
     names = fragments.ids()
     before = [(names[left], names[right]) for left, right in ((0, 3), (6, 0), (0, 9), (3, 6), (9, 3))]

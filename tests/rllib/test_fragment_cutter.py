@@ -112,7 +112,7 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     sampled(FragmentCutter(), runner(pool=300), *pieces)
     cut = ring.added[0]
     fragments = cut.fragments
-    assert (cut.source, cut.policy_version, cut.too_short) == (2, 8, 0)
+    assert (cut.source, cut.policy_version) == (2, 8)
     assert cut.episode_lengths == (20, 59)
     assert len(fragments) == 16 + 5 + 1  # every window
     assert set(fragments.policy_versions) == {8}
@@ -125,7 +125,7 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     assert (ring.added[1].policy_version, ring.added[1].fragments) == (0, None)
     assert fragments.terminated.tolist() == [start == 54 for start in fragments.starts]
     sampled(FragmentCutter(), runner(), episode(0, 9), episode(1, 8), episode(4, 8, ended="truncated"))
-    assert ring.added[2].too_short == 1  # what a rollout cuts off an episode is not an episode
+    assert ring.added[2].episode_lengths == (4,)  # what a rollout cuts off an episode is not an episode
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def test_clips_that_are_copies(different: int, names: list[str]) -> None:
         FragmentSettings(length=5, pool=400), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
     )
     clips = some_fragments(different)[np.arange(20) % different]
-    pool.add(CutFragments(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
+    pool.add(CutFragments(source=0, policy_version=0, fragments=clips, episode_lengths=()))
     raised = watch([{"distinct_fragments": pool.report().distinct}])
     assert [alarm.name for _, alarm in raised] == names
     if names:

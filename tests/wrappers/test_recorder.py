@@ -56,7 +56,7 @@ def test_steps_after_the_end_without_a_reset_are_none() -> None:
 
 
 SEEN = FRAGMENTS.initial_env_steps
-SENT = CutFragments(0, 0, None, 0, ())
+SENT = CutFragments(0, 0, None, ())
 
 
 class Executor:

@@ -1,10 +1,11 @@
-"""The default weight decay beside the best of twelve settings: finished runs' answers, fitted again on two of three parts.
+"""The default reward model beside the best of twelve MLPs: finished runs' answers, fitted again on two of three parts.
 
-    python benchmarks/decay.py RUN...     # writes benchmarks/results/decay.json
+    python benchmarks/default_reward.py RUN...     # writes benchmarks/results/default_reward.json
 
-Each RUN is a run folder with vector observations and a scripted teacher. Twelve settings (six weight decays, with and without the
-action), and `auto`, are fitted to two thirds of the answers each. Their rewards of the steps of the other third's fragments are
-correlated with the true ones, part by part. The best of the twelve is known only from the true rewards.
+Each RUN is a run folder with vector observations, of a scripted teacher. The defaults, and MLPs of twelve settings (six weight
+decays, with and without the action), are fitted to two thirds of the answers each. Their rewards of the steps of the other third
+are correlated with the true ones, part by part. Which MLP is best is known only from the true rewards.
+`benchmarks/page_tables.py` makes the table.
 """
 
 from __future__ import annotations
@@ -36,9 +37,18 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
+NAME = "default_reward"
 PARTS, STEPS = 3, 600
 """Parts of the answers; and gradient steps of a fit."""
-FIXED = tuple(product((0.01, 0.3, 1.0, 3.0, 10.0, 30.0), (True, False)))
+DECAYS = (0.01, 0.3, 1.0, 3.0, 10.0, 30.0)
+CHANGES: dict[str, dict[str, Any]] = {"default": {}} | {
+    f"{decay:g}, {'with' if action else 'without'} action": {
+        "network": "mlp",
+        "weight_decay": decay,
+        "use_action": action,
+    }
+    for decay, action in product(DECAYS, (True, False))
+}
 
 
 def main() -> None:
@@ -46,16 +56,17 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "decay.json"
+    path = RESULTS / f"{NAME}.json"
     rows: dict[str, Any] = json.loads(path.read_text())["runs"] if path.exists() else {}
     for run in options.runs:
         experiment = RunFolder(run).experiment()
         teacher = experiment.preferences.teacher
         wrong = experiment.preferences.mistake if teacher == "mistake" else 0.0
-        key = f"{experiment.environment}, {teacher if teacher != 'mistake' else f'{100 * wrong:.0f} % wrong'}"
-        rows[f"{key}, seed {experiment.seed}"] = row = correlations(run)
-        record("decay", {"command": "python benchmarks/decay.py RUN...", "runs": rows})
-        print(key, row, flush=True)
+        told = {"human_like": "human-like"}.get(teacher, f"{100 * wrong:.0f} % wrong" if wrong else "none wrong")
+        key = f"{experiment.environment}/{told}/{experiment.seed}"
+        rows[key] = correlations(run)
+        record(NAME, {"command": f"python benchmarks/{NAME}.py RUN...", "runs": rows})
+        print(key, rows[key], flush=True)
 
 
 def correlations(run: Path) -> dict[str, list[float]]:
@@ -66,10 +77,9 @@ def correlations(run: Path) -> dict[str, list[float]]:
     env = make_env(experiment.environment)
     assert isinstance(env.observation_space, gym.spaces.Box)
     part = np.random.default_rng(0).permutation(len(answers)) % PARTS
-    names = {f"{decay:g}, {'with' if action else 'without'} action": (decay, action) for decay, action in FIXED}
     found: dict[str, list[float]] = {}
-    for name, (decay, action) in {"auto": ("auto", True), **names}.items():
-        settings = dataclasses.replace(experiment.reward_model, weight_decay=decay, use_action=action)
+    for name, changes in CHANGES.items():
+        settings = dataclasses.replace(experiment.reward_model, **changes)
         found[name] = [_correlation(settings, env, answers, part, held) for held in range(PARTS)]
     env.close()  # type: ignore[no-untyped-call]
     return found
