@@ -48,7 +48,9 @@ UP_TO_20 = ("none wrong", "10 % wrong", "20 % wrong", "human-like")
 TASKS: Mapping[str, Task] = {
     "Pendulum-v1": Task(5),
     "rlhf_ray/CartPoleFixed-v0": Task(5),
+    "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
+    "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
 }
 
 

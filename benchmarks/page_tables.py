@@ -263,7 +263,9 @@ def by_setting(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[st
         rows.setdefault(("/".join(task), teacher), []).append(row)
     yield f"| task | teacher | runs | default | best of twelve | share of it | {' | '.join(SHOWN)} |"
     yield "|" + "---|" * (6 + len(SHOWN))
-    for (task, teacher), of_row in rows.items():
+    tasks = list(dict.fromkeys(task for task, _ in rows))
+    for task, teacher in sorted(rows, key=lambda row: (tasks.index(row[0]), ALL.index(row[1]))):
+        of_row = rows[task, teacher]
         means = {name: float(np.mean([run[name] for run in of_row])) for name in default_reward.CHANGES}
         default = means.pop("default")
         best = max(means, key=lambda name: means[name])
