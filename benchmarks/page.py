@@ -51,6 +51,7 @@ TASKS: Mapping[str, Task] = {
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
     "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
+    "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
 }
 
 
