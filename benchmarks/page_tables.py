@@ -275,7 +275,7 @@ def by_setting(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[st
 
 
 SHOWN = ("0.01, with action", "3, with action")
-"""Settings of MLPs that have a column: the usual one, and the best one that is fixed."""
+"""MLPs that have a column of their own."""
 
 
 def _audits() -> Iterator[str]:

@@ -128,7 +128,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
         print(f"run folder: {folder.path}")
     if command.true_reward:
         if unused := [word.split("=")[0] for word in given if word.startswith(OF_RING)]:
-            print(f"rlhf-ray: --true-reward asks nobody and fits no reward; {', '.join(unused)} changes nothing.")
+            print(f"rlhf-ray: --true-reward asks nobody and fits no reward; without effect: {', '.join(unused)}.")
         _train_expert(folder, experiment, resumed is not None, command.evaluation_episodes)
         return
     with (

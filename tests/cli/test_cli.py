@@ -64,7 +64,7 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
     printed = " ".join(capsys.readouterr().out.split())
     assert "mean true return 5.0, 75 % of episodes succeeded after 200 steps" in printed
     assert "(random actions: 1.0, 0 % of episodes succeeded)" in printed
-    assert "--true-reward asks nobody and fits no reward; --preferences.comparisons changes nothing." in printed
+    assert "--true-reward asks nobody and fits no reward; without effect: --preferences.comparisons." in printed
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _amounts(run: Run) -> list[tuple[str, Any, Any]]:
         ("steps of a fragment", run.latest("fragments_length"), None),
         ("env steps of the first fragments", run.latest("first_fragments_env_steps"), None),
         ("share of the reward that is a sum of functions of single inputs", run.latest("additive_share"), None),
-        ("evidence for it against an MLP alone, in nats", run.latest("additive_evidence"), None),
+        ("evidence for such a sum alone beside an MLP alone, in nats", run.latest("additive_evidence"), None),
         *_of_machine(run),
     ]
 
