@@ -79,7 +79,7 @@ def reference(task: str, *words: str, first: int = FIRST_SEED) -> list[Cell]:
     return cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
 
 
-DISCRETE = ("cartpole", "CartPole", "acrobot", "Acrobot", "coinrun")
+DISCRETE = ("cartpole", "CartPole", "acrobot", "Acrobot", "coinrun", "MovingDot", "Shop")
 """What the names of tasks with Discrete actions contain."""
 
 

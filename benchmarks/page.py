@@ -50,8 +50,11 @@ TASKS: Mapping[str, Task] = {
     "rlhf_ray/CartPoleFixed-v0": Task(5),
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
+    "benchmarks.puck_and_shop:Puck-v0": Task(5),
+    "benchmarks.puck_and_shop:Shop-v0": Task(5),
     "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
     "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
+    "Swimmer-v5": Task(3, teachers=UP_TO_20),
 }
 
 

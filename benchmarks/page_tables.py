@@ -93,7 +93,7 @@ def plot(found: Table, path: Path) -> None:
         panel.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
         panel.axhline(0, color=GREY, linewidth=0.8, linestyle=":")
         panel.set_xticks(range(len(variants)), variants, rotation=90, fontsize=7)
-        panel.set_title(task.split("/")[-1], fontsize=9)
+        panel.set_title(_short(task), fontsize=9)
     for panel in list(panels.flat)[len(found.tasks) :]:
         panel.set_visible(False)
     for row in panels:
@@ -191,7 +191,7 @@ def plot_audits(rewards: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     for panel, name in zip(panels, ("taught", "steps"), strict=True):
         for task in dict.fromkeys(row["task"] for row in rewards.values()):
             known = [row for row in rewards.values() if row["task"] == task and row[name] is not None]
-            label = task.split("/")[-1]
+            label = _short(task)
             panel.plot(
                 [row[name] for row in known], [row["anew"] for row in known], "o", alpha=0.6, markersize=4, label=label
             )
@@ -324,7 +324,7 @@ def _told(scores: Sequence[float]) -> str:
 
 
 def _short(task: str) -> str:
-    return task.removeprefix("rlhf_ray/").removeprefix("envpool/")
+    return task.rpartition(":")[2].removeprefix("rlhf_ray/").removeprefix("envpool/")
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {

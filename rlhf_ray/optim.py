@@ -105,7 +105,10 @@ class FlatParameters:
 
 
 class _Flat(torch.optim.Optimizer):
-    """What `FlatAdam` and `FlatAdamW` have in common: one operation for each step, and torch's state for each parameter."""
+    """What `FlatAdam` and `FlatAdamW` have in common: one operation for each step, and torch's state for each parameter.
+
+    Beside torch's, there is a ``pace``: steps are of this share of the learning rate.
+    """
 
     fused_step: Any
     """torch's function that takes the step."""
@@ -115,7 +118,23 @@ class _Flat(torch.optim.Optimizer):
         self.flat = flat
         self._first, self._second = torch.zeros_like(flat.values), torch.zeros_like(flat.values)
         self._steps = torch.zeros((), device=flat.values.device)
+        self.pace = 1.0
         self._share_state()
+
+    @property
+    def pace(self) -> float:
+        """The share of the learning rate; it is saved with the state."""
+        return float(self.param_groups[0].get("pace", 1.0))  # torch's own state has none
+
+    @pace.setter
+    def pace(self, pace: float) -> None:
+        self.param_groups[0]["pace"] = pace
+
+    def restart(self) -> None:
+        """Forget all steps, as if the parameters were new."""
+        for vector in (self._first, self._second, self._steps):
+            vector.zero_()
+        self.pace = 1.0
 
     def _share_state(self) -> None:
         """Make the vectors the state of the parameters."""
@@ -149,7 +168,7 @@ class _Flat(torch.optim.Optimizer):
             [self._second],
             [],
             [self._steps.add_(1.0)],
-            lr=group["lr"],
+            lr=group["lr"] * self.pace,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
             weight_decay=group["weight_decay"],

@@ -52,7 +52,7 @@ def small(**changes: Any) -> Experiment:
             comparisons=40, initial_comparisons=10, rounds=3, held_out_share=0.2, selection="disagreement"
         ),
         "reward_model": RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
-        "ppo": PPOSettings(num_envs=4, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,)),
+        "ppo": PPOSettings(num_envs=4, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,), kl_target=1e-4),
     }
     return Experiment(**(values | changes))
 

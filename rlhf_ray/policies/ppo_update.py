@@ -22,6 +22,7 @@ from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel, multiply
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
+from rlhf_ray.policies.steady import next_pace
 
 IMAGES_OF_A_PASS, IMAGES_OF_A_GPU_PASS = 256, 4096
 """Images of a forward pass without gradients: more leave a core's cache, or need much of a GPU's memory."""
@@ -30,9 +31,6 @@ IMAGES_OF_A_GRADIENT = 128
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
-
-KEEPS = 0.9
-"""Weight of the batches before in the recent variance of advantages: some ten batches count."""
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -101,10 +99,11 @@ class PPOLoss:
     def __call__(
         self, network: ActorCriticNetwork, space: gym.Space[Any], rows: PPORows
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var."""
+        """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var, policy_kl."""
         read = network.encode(rows.inputs, bfloat16=self.bfloat16) if network.trains_encoder else rows.inputs
         outputs, values = network.heads(read)
-        ratio = torch.exp(log_probability(outputs, rows.actions, space) - rows.log_probabilities)
+        logarithms = log_probability(outputs, rows.actions, space) - rows.log_probabilities
+        ratio = torch.exp(logarithms)
         surrogate = torch.min(
             rows.advantages * ratio, rows.advantages * ratio.clamp(1.0 - self.clip, 1.0 + self.clip)
         ).mean()
@@ -122,6 +121,7 @@ class PPOLoss:
             "vf_loss_unclipped": errors.mean(),
             "entropy": of_entropy,
             "vf_explained_var": explained.clamp_min(-1.0),
+            "policy_kl": (ratio - 1.0 - logarithms).mean(),
         }
 
 
@@ -173,9 +173,18 @@ class PPOUpdate:
             return in_passes(values, inputs) if self.network.image else values(inputs)
 
     def take_steps(
-        self, optimizer: FlatAdam, rows: PPORows, loss: PPOLoss, index: Tensor, *, max_norm: float | None = None
+        self,
+        optimizer: FlatAdam,
+        rows: PPORows,
+        loss: PPOLoss,
+        index: Tensor,
+        *,
+        max_norm: float | None = None,
+        kl_target: float = math.inf,
     ) -> dict[str, Tensor]:
         """Take a gradient step for each minibatch. A step whose gradient is not finite is left out.
+
+        Afterwards, set the optimiser's pace for the next call.
 
         Args:
             optimizer: of `flat`.
@@ -183,10 +192,11 @@ class PPOUpdate:
             loss: the loss.
             index: ``[minibatches, size]`` int64: the rows of each minibatch (`shuffled`).
             max_norm: largest Euclidean norm of a gradient; None for no limit.
+            kl_target: see `next_pace`.
 
         Returns:
             Of the last minibatch, before its step: the parts of the loss, ``total_loss`` and ``gradient_norm``. Of all:
-            ``steps_left_out``.
+            ``steps_left_out`` and ``pace``.
         """
         weight = value_weight(self.network, rows.targets)
         loss = replace(loss, value_coefficient=weight * loss.value_coefficient)
@@ -217,7 +227,9 @@ class PPOUpdate:
                 left_out += 1
             if number == last:
                 parts["gradient_norm"] = torch.tensor(norm)
-        return parts | {"steps_left_out": torch.tensor(left_out)}
+        pace = torch.tensor(optimizer.pace)
+        optimizer.pace = next_pace(optimizer.pace, float(parts["policy_kl"]), kl_target)
+        return parts | {"steps_left_out": torch.tensor(left_out), "pace": pace}
 
     def _add_gradient(self, loss: PPOLoss, minibatch: PPORows) -> None:
         """Add the loss's gradient; of many images in parts, of which several cores compute one each."""
@@ -238,25 +250,6 @@ def value_weight(network: ActorCriticNetwork, targets: Tensor) -> float:
     value would drown the policy's gradient: on images, agents that did well forgot it with the next fit.
     """
     return 1.0 / max(1.0, float(targets.var())) if network.trains_encoder else 1.0
-
-
-class RecentDeviation:
-    """The deviation of recent batches' advantages, by which PPO divides a batch's at least.
-
-    Copies of an environment with episodes of one length are in step: a batch may show nothing but the ends of episodes, where all
-    actions are equally good (a fallen pole), and the noise of its advantages, divided by their own deviation, would move the policy
-    as far as a batch that tells. It is the root of an exponential moving average of variances.
-    """
-
-    variance: float | None = None
-    """Of recent batches; None before the first."""
-
-    def share(self, advantages: Tensor) -> float:
-        """Count a batch's advantages ``[n]``, and return its deviation over the recent ones', at most 1."""
-        variance = float(advantages.double().var(correction=0))
-        before = variance if self.variance is None else self.variance
-        self.variance = KEEPS * before + (1 - KEEPS) * variance
-        return 1.0 if variance >= self.variance else math.sqrt(variance / self.variance)
 
 
 def shuffled(

@@ -246,7 +246,9 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             bfloat16=in_bfloat16(self.module[DEFAULT_MODULE_ID].unwrapped().precision, self._device),
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=config.grad_clip)
+        parts = self.own_steps.take_steps(
+            optimizer, rows, loss, index, max_norm=config.grad_clip, kl_target=config.kl_target
+        )
         left_out = int(parts.pop("steps_left_out"))
         if left_out:
             logger.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -147,6 +148,7 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         vf_loss_coeff=settings.value_coefficient,
         vf_clip_param=float("inf"),
         use_kl_loss=False,
+        kl_target=math.inf if settings.kl_target is None else settings.kl_target,
         grad_clip=settings.max_grad_norm,
         grad_clip_by="global_norm",
     )

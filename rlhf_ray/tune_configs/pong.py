@@ -46,6 +46,7 @@ experiment = settings.Experiment(
         gamma=0.99,
         gae_lambda=0.95,
         clip=0.1,
+        kl_target=None,
         entropy_coefficient=0.01,  # both papers
         value_coefficient=1.0,
     ),

@@ -34,6 +34,7 @@ def procgen(
         gamma=0.999,
         gae_lambda=0.95,
         clip=0.2,
+        kl_target=None,
         entropy_coefficient=0.01,
         value_coefficient=0.25,  # published: 0.5, of half the squared error; RLlib's loss has no half
         max_grad_norm=0.5,

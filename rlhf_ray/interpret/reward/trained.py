@@ -23,7 +23,8 @@ from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.actions import best, log_probability, sample, to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, RecentDeviation, advantages, shuffled
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
+from rlhf_ray.policies.steady import RecentDeviation
 from rlhf_ray.reward.functions import RewardFunction
 
 STEPS, EPISODES = 96_000, 64
