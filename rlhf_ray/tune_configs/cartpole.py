@@ -15,31 +15,21 @@ experiment = settings.Experiment(
         comparisons=200,
         initial_comparisons=0.5,
         rounds=97,
-        schedule="hyperbolic",
-        steepness=6.0,
         selection="answerable",
     ),
     # The state pays, not the action: as an input, it got a part in the reward, and the agent preferred one action until it fell.
     # After a fall, observations reach hundreds, where a fraction of a radian decides: symlog. A bounded reward has sharp borders.
     reward_model=settings.RewardModelSettings(
-        hidden=(64, 64),
         activation="tanh",
-        normalize_inputs="symlog",
         use_action=False,
         output="probability",
         weight_decay=1.0,  # 10 smooths the borders away
-        initial_updates=400,
-        updates=60,
     ),
     ppo=settings.PPOSettings(
         num_envs=4,
         rollout_length=500,  # one episode
-        minibatch_size=256,
-        epochs=10,
         entropy_coefficient=0.0,
-        learning_rate=1e-3,
         final_learning_rate=0.0,
-        gamma=0.99,
     ),
     labelling=settings.LabellingSettings(
         instructions="Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "

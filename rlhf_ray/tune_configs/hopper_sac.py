@@ -13,7 +13,6 @@ experiment = settings.Experiment(
     sac=settings.SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,
-        num_envs=4,
         rollout_length=250,
         updates_per_env_step=0.5,  # twice the steps with as many updates learns more than 1.0 in half of them
         actor_learning_rate=1e-3,

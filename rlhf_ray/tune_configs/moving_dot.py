@@ -7,21 +7,14 @@ experiment = settings.Experiment(
     total_env_steps=150_000,
     fragments=settings.FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
     # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
-    preferences=settings.PreferenceSettings(
-        comparisons=300, initial_comparisons=0.2, rounds=23, schedule="constant", selection="random"
-    ),
-    reward_model=settings.RewardModelSettings(
-        hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
-    ),
+    preferences=settings.PreferenceSettings(comparisons=300, initial_comparisons=0.2, rounds=23, schedule="constant"),
+    reward_model=settings.RewardModelSettings(learning_rate=1e-3, initial_updates=100, updates=30),
     ppo=settings.PPOSettings(
-        num_envs=16,
         rollout_length=100,  # one episode
-        minibatch_size=256,
         epochs=6,  # with 3 the normalised score was lower: 0.89 and 0.91 on two seeds
         learning_rate=5e-4,
         final_learning_rate=0.0,
         gamma=0.9,
-        entropy_coefficient=0.01,
     ),
     labelling=settings.LabellingSettings(
         instructions=(

@@ -16,13 +16,8 @@ experiment = settings.Experiment(
         comparisons=200,
         initial_comparisons=0.75,
         rounds=30,
-        schedule="hyperbolic",
-        steepness=6.0,
-        selection="random",
     ),
     reward_model=settings.RewardModelSettings(
-        hidden=(64, 64),
-        activation="leaky_relu",
         normalize_inputs="none",
         learning_rate=2e-3,
         # AdamW keeps weights below the inverse of its decay (Xie and Li 2024): smooth enough to contradict wrong answers. Of 200
@@ -34,10 +29,7 @@ experiment = settings.Experiment(
     ppo=settings.PPOSettings(
         # Half as many iterations, fits and gradient steps as with 8 copies, minibatches of 128 and a rate of 1e-3 come to the same
         # return, and cost 0.8 of the CPU time: 20 seeds of each, none wrong.
-        num_envs=16,
         rollout_length=200,  # one episode
-        minibatch_size=256,
-        epochs=10,
         entropy_coefficient=0.0,
         learning_rate=2e-3,
         final_learning_rate=0.0,  # lets the policy settle at the end

@@ -13,8 +13,6 @@ experiment = settings.Experiment(
     reward_model=settings.RewardModelSettings(normalize_inputs="running", weight_decay=0.01),
     sac=settings.SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
-        num_envs=4,
-        rollout_length=50,  # one episode
         actor_learning_rate=1e-3,
         critic_learning_rate=1e-3,
         alpha_learning_rate=1e-3,
