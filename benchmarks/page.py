@@ -36,11 +36,17 @@ IMITATION: Mapping[str, tuple[str, ...]] = {"imitation": ()}
 
 @dataclass(frozen=True)
 class Task:
-    """How many seeds of an environment learn from each of which teachers, and whether imitation does too."""
+    """How many seeds of an environment learn from each of which teachers, whether imitation does too, and the environment steps."""
 
     seeds: int
     imitation: bool = False
     teachers: Sequence[str] = ALL
+    steps: int = STEPS
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The steps as options of a training, if they are not the default."""
+        return () if self.steps == STEPS else ("--total-env-steps", str(self.steps))
 
 
 UP_TO_20 = ("none wrong", "10 % wrong", "20 % wrong", "human-like")
@@ -50,11 +56,8 @@ TASKS: Mapping[str, Task] = {
     "rlhf_ray/CartPoleFixed-v0": Task(5),
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
-    "benchmarks.puck_and_shop:Puck-v0": Task(5),
-    "benchmarks.puck_and_shop:Shop-v0": Task(5),
     "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
     "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
-    "Swimmer-v5": Task(3, teachers=UP_TO_20),
 }
 
 
@@ -65,27 +68,20 @@ def cells() -> list[Cell]:
         seed = FIRST_SEED + number
         for name, task in TASKS.items():
             if number < task.seeds:
-                made += _of_seed(name, seed, task.teachers)
+                labels = ("--preferences.comparisons", str(LABELS))
+                made += [_training(NAME, name, who, seed, *labels, *task.words, *ERRING[who]) for who in task.teachers]
                 if number < REFERENCES:
-                    made.append(_reference(name, seed))
+                    made.append(_training("reference", name, "true reward", seed, "--true-reward", *task.words))
                 if task.imitation and number < RIVALS:
                     made += [
-                        Cell(NAME, name, rival, seed, beside(name, STEPS, LABELS, *more))
+                        Cell(NAME, name, rival, seed, beside(name, task.steps, LABELS, *more))
                         for rival, more in IMITATION.items()
                     ]
     return made
 
 
-def _of_seed(name: str, seed: int, teachers: Sequence[str]) -> list[Cell]:
-    labels = ("--preferences.comparisons", str(LABELS))
-    return [
-        Cell(NAME, name, teacher, seed, (*_arithmetic(seed), *train(name, *labels, *ERRING[teacher])))
-        for teacher in teachers
-    ]
-
-
-def _reference(name: str, seed: int) -> Cell:
-    return Cell("reference", name, "true reward", seed, (*_arithmetic(seed), *train(name, "--true-reward")))
+def _training(table: str, name: str, variant: str, seed: int, *words: str) -> Cell:
+    return Cell(table, name, variant, seed, (*_arithmetic(seed), *train(name, *words)))
 
 
 def _arithmetic(seed: int) -> tuple[str, str]:

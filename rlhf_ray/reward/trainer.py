@@ -27,7 +27,6 @@ from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage, make_methods, revise
 from rlhf_ray.reward.networks import MixedMLP, is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
-from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -39,8 +38,9 @@ ESTIMATES = 7
 """Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
 them. Later fits start from the last one's."""
 
-MLP_DECAY, OTHER_DECAY = 5.0, 0.01
-"""The weight decay that auto stands for: of MLPs, mixed or not, and of all other networks."""
+STRONG_DECAY, WEAK_DECAY = 5.0, 0.01
+"""The weight decay that auto stands for: of the networks that auto chooses among, and of all others."""
+CHOSEN = ("auto", "mlp", "mixed", "cnn")
 
 
 class RewardTrainer:
@@ -160,7 +160,7 @@ class RewardTrainer:
     def weight_decay(self) -> float:
         """The weight decay in use: `RewardModelSettings.weight_decay`, or what auto stands for."""
         if self.settings.weight_decay == "auto":
-            return MLP_DECAY if type(self.ensemble.networks) in (MLP, MixedMLP) else OTHER_DECAY
+            return STRONG_DECAY if self.settings.network in CHOSEN else WEAK_DECAY
         return self.settings.weight_decay
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:

@@ -85,8 +85,8 @@ class RewardModelSettings:
     learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
     weight_decay: NonNegative | Literal["auto"] = changeable("auto")
-    """Weight decay of AdamW. auto: 5 for the networks mlp and mixed, so that they do not learn wrong answers by heart; 0.01 for
-    others."""
+    """Weight decay of AdamW. auto: 5 for the networks mlp, mixed and cnn, so that they do not learn wrong answers by heart, and
+    generalise from few; 0.01 for others."""
     batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: Count = 400

@@ -25,6 +25,7 @@ experiment = settings.Experiment(
         use_done=True,
         activation="leaky_relu",
         learning_rate=1e-3,
+        weight_decay=0.01,
         initial_updates=500,
         updates=50,
     ),

@@ -32,6 +32,7 @@ experiment = settings.Experiment(
         ensemble_size=3,  # the paper
         window=3_000,  # the paper: fit to the newest 3,000 labels
         learning_rate=3e-4,
+        weight_decay=0.01,
         initial_updates=500,
         updates=50,
     ),

@@ -323,7 +323,8 @@ def test_the_deviations_weight_counts_on_every_path(tmp_path: Path, weight: floa
     [
         (VECTORS, FORCES, {}, 5.0),
         (VECTORS, FORCES, {"dropout": 0.1}, 5.0),  # fitted by autograd
-        (IMAGES, CHOICES, {}, 0.01),
+        (IMAGES, CHOICES, {}, 5.0),
+        (IMAGES, CHOICES, {"network": "pooled_cnn"}, 0.01),
         (VECTORS, FORCES, {"network": "gru"}, 0.01),
         (VECTORS, FORCES, {"weight_decay": 0.3}, 0.3),
     ],
