@@ -79,8 +79,8 @@ class PPOSettings(AgentSettings):
     """Passes over each iteration's data."""
     learning_rate: Positive = changeable(1e-3)
     """Initial learning rate of Adam."""
-    final_learning_rate: float | None = changeable(None)
-    """Final learning rate, reached linearly at total_env_steps. None: constant."""
+    final_learning_rate: float | None = changeable(0.0)
+    """Final learning rate, reached linearly at total_env_steps, so that the policy settles. None: constant."""
     kl_target: Positive | None = changeable(0.02)
     """Kullback-Leibler divergence of the policy from the one before, in nats, that an iteration should have at most. After one of
     over twice as much, steps are of two thirds of the learning rate, again and again; under half of it, they get larger, up to the

@@ -29,7 +29,6 @@ experiment = settings.Experiment(
         num_envs=4,
         rollout_length=500,  # one episode
         entropy_coefficient=0.0,
-        final_learning_rate=0.0,
     ),
     labelling=settings.LabellingSettings(
         instructions="Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "

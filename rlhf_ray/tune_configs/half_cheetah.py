@@ -42,7 +42,6 @@ experiment = settings.Experiment(
         epochs=10,  # PPO
         entropy_coefficient=0.0,  # PPO
         learning_rate=3e-4,  # PPO
-        final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.99,  # PPO
         gae_lambda=0.95,  # PPO
         clip=0.2,  # PPO

@@ -32,7 +32,6 @@ experiment = settings.Experiment(
         rollout_length=200,  # one episode
         entropy_coefficient=0.0,
         learning_rate=2e-3,
-        final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.98,
         gae_lambda=0.9,
     ),
