@@ -202,6 +202,46 @@ class FlatAdamW(_Flat, AdamW):
     fused_step = staticmethod(torch._fused_adamw_)
 
 
+QUICKER = 1.5
+"""Factor of a change of pace."""
+
+
+def next_pace(pace: float, divergence: float, target: float) -> float:
+    """Return the share of the learning rate, at most 1, for the next update: smaller after one that has moved the policy too far.
+
+    Changes are by a factor, where the divergence is over twice or under half of the target (Rudin et al. 2021, "Learning to walk
+    in minutes", whose rate has no bound). One that is no number changes nothing.
+
+    Args:
+        pace: the share in the last update.
+        divergence: the mean Kullback-Leibler divergence, in nats, of the policy from the one before the update.
+        target: the divergence that updates should have.
+    """
+    if divergence > 2.0 * target:
+        return pace / QUICKER
+    return min(1.0, pace * QUICKER) if divergence < target / 2.0 else pace
+
+
+def shuffled(
+    count: int,
+    epochs: int,
+    minibatch_size: int,
+    *,
+    shuffle: bool = True,
+    minibatches: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
+
+    All minibatches have the same size; one may span two passes. With ``minibatches``, there are so many, whatever ``epochs`` says.
+    Each pass has an order of its own if ``shuffle``, drawn by ``generator`` or torch's own.
+    """
+    number = minibatches or -(-epochs * count // minibatch_size)
+    passes = -(-number * minibatch_size // count)
+    orders = [torch.randperm(count, generator=generator) if shuffle else torch.arange(count) for _ in range(passes)]
+    return torch.cat(orders)[: number * minibatch_size].view(number, minibatch_size)
+
+
 _P = TypeVar("_P")
 _R = TypeVar("_R")
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlhf_ray.optim import FlatAdam
-from rlhf_ray.policies.ppo_update import shuffled
+from rlhf_ray.optim import FlatAdam, shuffled
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
 from tests.command_line import run_python

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel, multiply
+from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel, multiply, next_pace
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
-from rlhf_ray.policies.steady import next_pace
 
 IMAGES_OF_A_PASS, IMAGES_OF_A_GPU_PASS = 256, 4096
 """Images of a forward pass without gradients: more leave a core's cache, or need much of a GPU's memory."""
@@ -31,6 +30,9 @@ IMAGES_OF_A_GRADIENT = 128
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
+
+KEEPS = 0.9
+"""Weight of the batches before in the recent variance of advantages: some ten batches count."""
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -252,24 +254,23 @@ def value_weight(network: ActorCriticNetwork, targets: Tensor) -> float:
     return 1.0 / max(1.0, float(targets.var())) if network.trains_encoder else 1.0
 
 
-def shuffled(
-    count: int,
-    epochs: int,
-    minibatch_size: int,
-    *,
-    shuffle: bool = True,
-    minibatches: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
+class RecentDeviation:
+    """The deviation of recent batches' advantages, by which PPO divides a batch's at least.
 
-    All minibatches have the same size; one may span two passes. With ``minibatches``, there are so many, whatever ``epochs`` says.
-    Each pass has an order of its own if ``shuffle``, drawn by ``generator`` or torch's own.
+    Copies of an environment with episodes of one length are in step: a batch may show nothing but the ends of episodes, where all
+    actions are equally good (a fallen pole), and the noise of its advantages, divided by their own deviation, would move the policy
+    as far as a batch that tells. It is the root of an exponential moving average of variances.
     """
-    number = minibatches or -(-epochs * count // minibatch_size)
-    passes = -(-number * minibatch_size // count)
-    orders = [torch.randperm(count, generator=generator) if shuffle else torch.arange(count) for _ in range(passes)]
-    return torch.cat(orders)[: number * minibatch_size].view(number, minibatch_size)
+
+    variance: float | None = None
+    """Of recent batches; None before the first."""
+
+    def share(self, advantages: Tensor) -> float:
+        """Count a batch's advantages ``[n]``, and return its deviation over the recent ones', at most 1."""
+        variance = float(advantages.double().var(correction=0))
+        before = variance if self.variance is None else self.variance
+        self.variance = KEEPS * before + (1 - KEEPS) * variance
+        return 1.0 if variance >= self.variance else math.sqrt(variance / self.variance)
 
 
 def advantages(

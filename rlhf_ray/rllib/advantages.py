@@ -9,7 +9,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from rlhf_ray.policies.steady import RecentDeviation
+from rlhf_ray.policies.ppo_update import RecentDeviation
 
 
 class SteadyAdvantages(RecentDeviation, ConnectorV2):  # type: ignore[misc]

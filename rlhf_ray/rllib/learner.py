@@ -23,9 +23,9 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16
+from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16, shuffled
 from rlhf_ray.policies.network import ActorCriticNetwork
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled, value_weight
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, value_weight
 from rlhf_ray.rllib.advantages import SteadyAdvantages
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from rlhf_ray import optim
-from rlhf_ray.optim import FlatAdam
+from rlhf_ray.optim import FlatAdam, shuffled
 from rlhf_ray.policies import ppo_update
 from rlhf_ray.policies.actions import log_probability, sample
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled, value_weight
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, value_weight
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS: list[gym.Space[Any]] = [

@@ -162,6 +162,7 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
 def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(trained_run, tmp_path):
     changed = {
         "ppo.learning_rate": 0.0123,
+        "ppo.final_learning_rate": 0.0123,
         "ppo.entropy_coefficient": 0.75,
         "ppo.epochs": 3,
         "reward_model.updates": 7,

@@ -20,11 +20,10 @@ from rlhf_ray.data.spaces import seeded
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.interpret.reward.preprocess.certificate import Tables, table_of, tables_of
 from rlhf_ray.measure.intervals import MeanEstimate
-from rlhf_ray.optim import FlatAdam
+from rlhf_ray.optim import FlatAdam, shuffled
 from rlhf_ray.policies.actions import best, log_probability, sample, to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
-from rlhf_ray.policies.steady import RecentDeviation
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, RecentDeviation, advantages
 from rlhf_ray.reward.functions import RewardFunction
 
 STEPS, EPISODES = 96_000, 64

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.optim import FlatAdam, FlatParameters
+from rlhf_ray.optim import FlatAdam, FlatParameters, next_pace
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate
-from rlhf_ray.policies.steady import next_pace
 
 FOUR = gym.spaces.Discrete(4)
 LOSS = PPOLoss(clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01)
