@@ -214,7 +214,7 @@ def next_pace(pace: float, divergence: float, target: float) -> float:
 
     Args:
         pace: the share in the last update.
-        divergence: the mean Kullback-Leibler divergence, in nats, of the policy from the one before the update.
+        divergence: the mean Kullback-Leibler divergence, in nats, of the policy, after the update, from the one that acted.
         target: the divergence that updates should have.
     """
     if divergence > 2.0 * target:

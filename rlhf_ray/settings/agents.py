@@ -82,7 +82,7 @@ class PPOSettings(AgentSettings):
     final_learning_rate: float | None = changeable(0.0)
     """Final learning rate, reached linearly at total_env_steps, so that the policy settles. None: constant."""
     kl_target: Positive | None = changeable(0.02)
-    """Kullback-Leibler divergence of the policy from the one before, in nats, that an iteration should have at most. After one of
+    """Kullback-Leibler divergence, in nats, that an iteration should take the policy from the one that acted. After one of
     over twice as much, steps are of two thirds of the learning rate, again and again; under half of it, they get larger, up to the
     learning rate. None: steps are always of the learning rate, as are those of policies with memory, of several learners, and of
     learners that override RLlib's losses."""
