@@ -63,11 +63,7 @@ declare(
 declare(
     "agent",
     Metric("policy_entropy", "Mean entropy of the policy's actions.", "nats"),
-    Metric(
-        "policy_kl",
-        "Kullback-Leibler divergence of the policy, after an iteration, from the one that acted (PPO).",
-        "nats",
-    ),
+    Metric("policy_kl", "Kullback-Leibler divergence of an iteration's policy from the one that acted (PPO).", "nats"),
     Metric("pace", "Share of the learning rate that the iteration's steps were of (PPO's kl_target).", "share"),
     Metric("value_explained_variance", "Share of the returns' variance that the value function explains.", "share"),
     Metric("alpha", "Temperature alpha: weight of the policy's entropy (SAC)."),
