@@ -22,7 +22,7 @@ NAME = "results"
 FIRST_SEED = 8000
 ARITHMETICS = ("own", "avx2")
 REFERENCES = 5
-"""Seeds that learn from the true reward, of tasks with more."""
+"""Seeds that learn from the true reward."""
 RIVALS = 3
 """Seeds of imitation."""
 
@@ -56,6 +56,8 @@ TASKS: Mapping[str, Task] = {
     "rlhf_ray/CartPoleFixed-v0": Task(5),
     "rlhf_ray/AcrobotFixed-v0": Task(5),
     "Reacher-v5": Task(5),
+    "benchmarks.puck_and_shop:Puck-v0": Task(5),
+    "benchmarks.puck_and_shop:Shop-v0": Task(5),
     "HalfCheetah-v5": Task(3, teachers=UP_TO_20),
     "rlhf_ray/HopperFixed-v0": Task(3, teachers=UP_TO_20),
 }
@@ -64,14 +66,14 @@ TASKS: Mapping[str, Task] = {
 def cells() -> list[Cell]:
     """Seed by seed, so that a table that is cut short has as many of each row."""
     made: list[Cell] = []
-    for number in range(max(task.seeds for task in TASKS.values())):
+    for number in range(max(REFERENCES, *(task.seeds for task in TASKS.values()))):
         seed = FIRST_SEED + number
         for name, task in TASKS.items():
+            if number < REFERENCES:
+                made.append(_training("reference", name, "true reward", seed, "--true-reward", *task.words))
             if number < task.seeds:
                 labels = ("--preferences.comparisons", str(LABELS))
                 made += [_training(NAME, name, who, seed, *labels, *task.words, *ERRING[who]) for who in task.teachers]
-                if number < REFERENCES:
-                    made.append(_training("reference", name, "true reward", seed, "--true-reward", *task.words))
                 if task.imitation and number < RIVALS:
                     made += [
                         Cell(NAME, name, rival, seed, beside(name, task.steps, LABELS, *more))
