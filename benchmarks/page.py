@@ -2,7 +2,7 @@
 
     python benchmarks/page.py [--only NAME] [--parallel 2] [--runs FOLDER]
 
-Settings are the defaults, frozen before, and nothing was tuned on these seeds. Seeds take turns between two arithmetics: this
+Settings are the defaults, frozen before. Seeds take turns between two arithmetics: this
 machine's, and that of a CPU with AVX2 alone (`benchmarks/kernels.py`). `benchmarks/page_tables.py` writes the page.
 """
 
@@ -36,17 +36,11 @@ IMITATION: Mapping[str, tuple[str, ...]] = {"imitation": ()}
 
 @dataclass(frozen=True)
 class Task:
-    """How many seeds of an environment learn from each of which teachers, whether imitation does too, and the environment steps."""
+    """How many seeds of an environment learn from each of which teachers, and whether imitation does too."""
 
     seeds: int
     imitation: bool = False
     teachers: Sequence[str] = ALL
-    steps: int = STEPS
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The steps as options of a training, if they are not the default."""
-        return () if self.steps == STEPS else ("--total-env-steps", str(self.steps))
 
 
 UP_TO_20 = ("none wrong", "10 % wrong", "20 % wrong", "human-like")
@@ -70,13 +64,13 @@ def cells() -> list[Cell]:
         seed = FIRST_SEED + number
         for name, task in TASKS.items():
             if number < REFERENCES:
-                made.append(_training("reference", name, "true reward", seed, "--true-reward", *task.words))
+                made.append(_training("reference", name, "true reward", seed, "--true-reward"))
             if number < task.seeds:
                 labels = ("--preferences.comparisons", str(LABELS))
-                made += [_training(NAME, name, who, seed, *labels, *task.words, *ERRING[who]) for who in task.teachers]
+                made += [_training(NAME, name, who, seed, *labels, *ERRING[who]) for who in task.teachers]
                 if task.imitation and number < RIVALS:
                     made += [
-                        Cell(NAME, name, rival, seed, beside(name, task.steps, LABELS, *more))
+                        Cell(NAME, name, rival, seed, beside(name, STEPS, LABELS, *more))
                         for rival, more in IMITATION.items()
                     ]
     return made
