@@ -6,6 +6,7 @@ Vectors are scaled by their bounds, or by the running statistics of what was see
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import formal_numbers
 
@@ -120,8 +122,13 @@ LARGEST = 10.0
 LEAST_VARIANCE = 1e-8
 
 
-class ObservationStatistics(nn.Module):
-    """Mean and variance of each feature over all observations so far. Without any, observations stay as they are.
+def symlog(numbers: Tensor) -> Tensor:
+    """Return sign(x) log(1 + abs(x)): about x near 0, and a logarithm far from it."""
+    return numbers.sign() * numbers.abs().log1p()
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of each feature over all that was seen so far.
 
     They are buffers: saved, sent and loaded with the policy's weights, and not trained.
     """
@@ -137,20 +144,53 @@ class ObservationStatistics(nn.Module):
         """The standard deviation of each feature, at least 1e-4."""
         return (self.squares / self.count.clamp_min(1) + LEAST_VARIANCE).sqrt()
 
-    def forward(self, observations: Tensor) -> Tensor:
-        """Normalise observations ``[n, size]`` to mean 0 and variance 1, limited to ±10."""
-        normalised = ((observations - self.mean) / self.spread).clamp(-LARGEST, LARGEST)
-        return torch.where(self.count > 0, normalised, observations)
-
     @torch.no_grad()
-    def observe(self, observations: Tensor) -> None:
-        """Count observations ``[n, size]`` (Chan et al. 1979)."""
-        new = observations.to(self.mean.device, torch.float64)
+    def observe(self, features: Tensor) -> None:
+        """Count features ``[n, size]`` (Chan et al. 1979)."""
+        new = features.to(self.mean.device, torch.float64)
         total = self.count + len(new)
         shift = new.mean(0) - self.mean
         self.squares += ((new - new.mean(0)) ** 2).sum(0) + shift**2 * self.count * len(new) / total
         self.mean += shift * len(new) / total
         self.count.copy_(total)
+
+
+class ObservationStatistics(RunningMoments):
+    """Normalises observations by the moments of each number, then of each number's symlog. Without any, they stay as they are.
+
+    A number is the mean of both, normalised: where few observations reach far (CartPole's, after a fall), the symlog still tells
+    the others apart; elsewhere both are alike.
+    """
+
+    def __init__(self, size: int):
+        super().__init__(2 * size)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Normalise observations ``[n, size]``, to about mean 0 and variance 1, limited to ±10."""
+        numbers = torch.cat([observations, symlog(observations)], -1)
+        plain, logarithmic = ((numbers - self.mean) / self.spread).clamp(-LARGEST, LARGEST).chunk(2, -1)
+        return torch.where(self.count > 0, 0.5 * (plain + logarithmic), observations)
+
+    def in_numpy(self) -> Callable[[Array], FloatArray]:
+        """Return this as a function of ``[n, …]``, by the statistics of now. For a few rows it takes a third of torch's time."""
+        mean, spread = self.mean.numpy().copy(), self.spread.numpy()
+        seen, size = bool(self.count > 0), len(mean) // 2
+
+        def normalise(observations: Array) -> FloatArray:
+            numbers: FloatArray = observations.reshape(len(observations), -1).astype(np.float32)
+            if not seen:
+                return numbers
+            numbers = np.concatenate([numbers, np.copysign(np.log1p(np.abs(numbers)), numbers)], 1)
+            parts: FloatArray = np.clip((numbers - mean) / spread, -LARGEST, LARGEST)
+            parts *= 0.5
+            return parts[:, :size] + parts[:, size:]
+
+        return normalise
+
+    def observe(self, observations: Tensor) -> None:
+        """Count observations ``[n, size]``."""
+        observations = observations.to(torch.float64)
+        super().observe(torch.cat([observations, symlog(observations)], -1))
 
 
 class FormalNumbers(nn.Module):
@@ -163,7 +203,7 @@ class FormalNumbers(nn.Module):
     def __init__(self, numbers: Any):
         super().__init__()
         self.index: Tensor = nn.Buffer(torch.as_tensor(np.flatnonzero(numbers)), persistent=False)
-        self.seen = ObservationStatistics(len(self.index))
+        self.seen = RunningMoments(len(self.index))
 
     def forward(self, observations: Tensor, scaled: Tensor) -> Tensor:
         """Return ``scaled`` with these numbers scaled by what was seen; unchanged before anything was.

@@ -73,11 +73,6 @@ class ActorCriticNetwork(TakesVectors):
         self.memory_size = {"none": 0, "gru": units, "lstm": 2 * units}[shape.memory]
         if not self.discrete:
             self.log_std = nn.Parameter(torch.full((actions,), float(shape.initial_log_std)))
-        if self.image and shape.normalize_observations:
-            raise SettingError(
-                f"ppo.normalize_observations is True, but the observations {observation_space} are images, divided by 255 "
-                "anyway: set it to False."
-            )
         if self.image:
             assert observation_space.shape is not None
             self.encoder, size = image_encoder(network, observation_space.shape, shape.features)
@@ -235,6 +230,8 @@ def _scaling(network: ActorCriticNetwork) -> Callable[[Array], FloatArray]:
     if not network.counts:
         middle, scale = network.middle.numpy(), network.scale.numpy()
         return lambda observations: ((observations.astype(np.float32) - middle) / scale).reshape(len(observations), -1)
+    if network.statistics is not None:
+        return network.statistics.in_numpy()
 
     @torch.inference_mode()
     def scaled(observations: Array) -> FloatArray:

@@ -161,7 +161,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             results = self.metrics.reduce()
         if observations is not None:
             # After the update: until here, the policy must be the one that acted.
-            self.module[DEFAULT_MODULE_ID].unwrapped().network.observe(observations)
+            self.module[DEFAULT_MODULE_ID].unwrapped().network.observe(_of_all_learners(observations))
         return results
 
     def _rows(self, columns: dict[str, Tensor]) -> PPORows:
@@ -300,6 +300,15 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         # Before the update, which adds a step to each episode.
         seen = [_seen(episode) for episode in training_data.episodes or () if len(episode)]
         return torch.as_tensor(np.concatenate(seen)).flatten(1) if seen else None
+
+
+def _of_all_learners(observations: Tensor) -> Tensor:
+    """Return the observations of all learners, in the order of their ranks, so that all have the same statistics."""
+    if not torch.distributed.is_initialized():
+        return observations
+    parts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(parts, observations.cpu())
+    return torch.cat(parts)
 
 
 def _seen(episode: Any) -> Any:

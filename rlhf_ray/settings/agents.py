@@ -70,9 +70,10 @@ class PPOSettings(AgentSettings):
     """Memory of the policy, from step to step of an episode: none, gru or lstm."""
     memory_units: Count = 64
     """Units of the memory."""
-    normalize_observations: bool = False
-    """Whether the policy normalises observations that are vectors by their running mean and deviation; the reward model sees them
-    as they are. Helps where features differ in scale, as in MuJoCo; harms CartPole, whose small angles it squeezes."""
+    normalize_observations: bool = True
+    """Whether the policy normalises observations that are vectors: each number becomes the mean of itself and of its symlog,
+    sign(x) log(1 + |x|), each less its running mean and by its running deviation. The reward model sees them as they are. False:
+    numbers with finite bounds are scaled to [-1, 1], others stay as they are."""
     minibatch_size: Count = changeable(256)
     """Environment steps per minibatch, that is per gradient step."""
     epochs: Count = changeable(10)
@@ -119,11 +120,6 @@ class PPOSettings(AgentSettings):
                 "precision",
                 self.precision != "bfloat16" or (self.memory == "none" and learners == 1),
                 "policies with memory (ppo.memory) and several learners (ppo.num_learners) compute in float32: leave it at 'auto'",
-            ),
-            (
-                "normalize_observations",
-                not self.normalize_observations or learners == 1,
-                f"each of ppo.num_learners={learners} learners would have its own statistics: use one learner",
             ),
             (
                 "minibatch_size",

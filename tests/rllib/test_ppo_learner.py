@@ -254,7 +254,7 @@ def test_running_statistics_see_what_the_policy_saw() -> None:
     updated(learner, rollouts, 100)
     statistics = learner.own_steps.network.statistics
     assert int(statistics.count) == 4 * 51  # the observation after the last step too
-    np.testing.assert_allclose(statistics.mean.numpy(), rollouts[0].observations.mean((0, 1)), atol=1e-4)
+    np.testing.assert_allclose(statistics.mean[:3].numpy(), rollouts[0].observations.mean((0, 1)), atol=1e-4)
 
 
 @pytest.mark.parametrize(

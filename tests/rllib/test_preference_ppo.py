@@ -119,7 +119,7 @@ def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are
         weights = algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
         seen = stored_by(algorithm).pairs.left.observations
     assert weights["statistics.count"] == 2 * 4 * 201  # each observation of two rollouts of four whole episodes, once
-    deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])
+    deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])[:3]
     # The random policy's, roughly: of other episodes, and few.
     np.testing.assert_array_less(np.abs(np.log(deviation / seen.std((0, 1)))), np.log(4.0))
     assert np.abs(seen[..., 2]).max() > 4  # rad/s

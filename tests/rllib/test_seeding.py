@@ -327,7 +327,7 @@ def test_image_policies_take_uint8_and_give_a_value_for_each(network: Any) -> No
 
 def test_bounded_observations_are_scaled_and_unbounded_ones_are_not() -> None:
     space = gym.spaces.Box(np.array([-8.0, -np.inf], np.float32), np.array([8.0, np.inf], np.float32))
-    module = build(space, gym.spaces.Discrete(2))
+    module = build(space, gym.spaces.Discrete(2), normalize_observations=False)
     torch.testing.assert_close(module.network.encode(torch.tensor([[4.0, 4.0]])), torch.tensor([[0.5, 4.0]]))
 
 
