@@ -158,32 +158,44 @@ class RunningMoments(nn.Module):
 class ObservationStatistics(RunningMoments):
     """Normalises observations by the moments of each number, then of each number's symlog. Without any, they stay as they are.
 
-    A number is the mean of both, normalised: where few observations reach far (CartPole's, after a fall), the symlog still tells
-    the others apart; elsewhere both are alike.
+    A number becomes the mean of two: itself by its deviation, and its symlog by its own, if that is below 1. Both keep their zero, if
+    it is within a deviation of the mean, or get the nearest that is. So where most of what was seen is far away (CartPole's poles,
+    after their fall), differences near zero still count.
+
+    Attributes:
+        symlogs: 1; or 0: numbers alone are normalised, to mean 0 and deviation 1, as in policies of other libraries.
     """
 
     def __init__(self, size: int):
         super().__init__(2 * size)
+        self.symlogs: Tensor = nn.Buffer(torch.ones(()))
+
+    def scaling(self) -> tuple[Tensor, Tensor]:
+        """Return zero and unit ``[2 * size]`` of each number and symlog."""
+        spread = self.spread
+        zero = self.mean - self.symlogs * self.mean.clamp(-spread, spread)
+        plain, logarithmic = spread.chunk(2)
+        return zero, torch.cat([plain, logarithmic.clamp(max=1.0)])
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Normalise observations ``[n, size]``, to about mean 0 and variance 1, limited to ±10."""
+        """Normalise observations ``[n, size]``, limited to ±10."""
+        zero, unit = self.scaling()
         numbers = torch.cat([observations, symlog(observations)], -1)
-        plain, logarithmic = ((numbers - self.mean) / self.spread).clamp(-LARGEST, LARGEST).chunk(2, -1)
-        return torch.where(self.count > 0, 0.5 * (plain + logarithmic), observations)
+        plain, logarithmic = ((numbers - zero) / unit).clamp(-LARGEST, LARGEST).chunk(2, -1)
+        return torch.where(self.count > 0, torch.lerp(plain, logarithmic, 0.5 * self.symlogs), observations)
 
     def in_numpy(self) -> Callable[[Array], FloatArray]:
         """Return this as a function of ``[n, …]``, by the statistics of now. For a few rows it takes a third of torch's time."""
-        mean, spread = self.mean.numpy().copy(), self.spread.numpy()
-        seen, size = bool(self.count > 0), len(mean) // 2
+        zero, unit = (part.numpy() for part in self.scaling())
+        seen, size, share = bool(self.count > 0), len(zero) // 2, 0.5 * float(self.symlogs)
 
         def normalise(observations: Array) -> FloatArray:
             numbers: FloatArray = observations.reshape(len(observations), -1).astype(np.float32)
             if not seen:
                 return numbers
             numbers = np.concatenate([numbers, np.copysign(np.log1p(np.abs(numbers)), numbers)], 1)
-            parts: FloatArray = np.clip((numbers - mean) / spread, -LARGEST, LARGEST)
-            parts *= 0.5
-            return parts[:, :size] + parts[:, size:]
+            parts: FloatArray = np.clip((numbers - zero) / unit, -LARGEST, LARGEST)
+            return (1.0 - share) * parts[:, :size] + share * parts[:, size:]
 
         return normalise
 

@@ -134,7 +134,7 @@ class SB3File:
         """Return the middle and the scale with which a network of ours sees observations: see `fitted`."""
         normaliser = self.normaliser(of)
         if normaliser is not None and float(normaliser[0]) > 0:
-            return normaliser[1], 2.0 * normaliser[2]
+            return normaliser[1:]
         if normaliser is not None:
             return torch.zeros_like(normaliser[1]), torch.ones_like(normaliser[1])
         middle, scale = (torch.as_tensor(np.asarray(part, np.float64)).flatten() for part in bounds(space))
@@ -142,7 +142,7 @@ class SB3File:
         return middle.where(~formal, 0.0), scale.where(~formal, 1.0)
 
     def statistics(self, of: str, space: gym.Space[Any]) -> dict[str, Tensor]:
-        """Return the weights of `ObservationStatistics` that normalise as the part ``of`` does, by half: they ignore symlogs.
+        """Return the weights of `ObservationStatistics` that normalise as the part ``of`` does.
 
         None if it does not; but `FormalNumbers` of a network of ours for the observation space stay as they are.
         """
@@ -156,7 +156,8 @@ class SB3File:
         return {
             "statistics.count": count,
             "statistics.mean": torch.cat([mean, torch.zeros_like(mean)]),
-            "statistics.squares": torch.cat([squares, torch.full_like(squares, torch.inf)]),
+            "statistics.squares": torch.cat([squares, torch.zeros_like(squares)]),
+            "statistics.symlogs": torch.tensor(0.0),
         }
 
     def fitted(self, weight: Tensor, bias: Tensor, space: gym.spaces.Box, of: str, ours: str) -> tuple[Tensor, Tensor]:

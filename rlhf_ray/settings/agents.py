@@ -71,9 +71,9 @@ class PPOSettings(AgentSettings):
     memory_units: Count = 64
     """Units of the memory."""
     normalize_observations: bool = True
-    """Whether the policy normalises observations that are vectors: each number becomes the mean of itself and of its symlog,
-    sign(x) log(1 + |x|), each less its running mean and by its running deviation. The reward model sees them as they are. False:
-    numbers with finite bounds are scaled to [-1, 1], others stay as they are."""
+    """Whether the policy normalises observations that are vectors: each number becomes the mean of itself, by its running
+    deviation, and of its symlog, sign(x) log(1 + |x|), by its own if that is below 1. Zero moves only if it is over a deviation from
+    the mean. The reward model sees them as they are. False: numbers with finite bounds are scaled to [-1, 1], others stay so."""
     minibatch_size: Count = changeable(256)
     """Environment steps per minibatch, that is per gradient step."""
     epochs: Count = changeable(10)

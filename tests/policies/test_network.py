@@ -64,10 +64,16 @@ TWO = gym.spaces.Discrete(2)
 
 
 def normalised(every: Any) -> Any:
-    """Observations ``[n, size]`` less their means and by their deviations, averaged with their symlogs, in float64."""
-    every = np.asarray(every, np.float64)
-    parts = (every, np.sign(every) * np.log1p(np.abs(every)))
-    return sum((part - part.mean(0)) / part.std(0) for part in parts) / 2
+    """Observations ``[n, size]`` by what is seen of them and of their symlogs, number by number, in float64."""
+    every, result = np.asarray(every, np.float64), np.empty(np.shape(every))
+    for number, column in enumerate(every.T):
+        parts = []
+        for part, widest in ((column, np.inf), (np.sign(column) * np.log1p(np.abs(column)), 1.0)):
+            mean, deviation = part.mean(), part.std()
+            zero = mean - deviation if mean > deviation else mean + deviation if mean < -deviation else 0.0
+            parts.append((part - zero) / min(deviation, widest))
+        result[:, number] = np.mean(parts, 0)
+    return result
 
 
 def test_batch_by_batch_is_all_at_once() -> None:
@@ -84,18 +90,29 @@ def test_batch_by_batch_is_all_at_once() -> None:
     assert int(statistics.count) == 5_000
 
 
-def test_rare_large_numbers_leave_small_ones_their_differences() -> None:
-    """As after CartPole's fall: half of a policy's decisions is about differences of 0.1 beside numbers of 1,000."""
+@pytest.mark.parametrize("falls", [(-20.0, 20.0), (0.0, 40.0)])
+def test_far_numbers_leave_near_ones_their_place_and_half_of_their_differences(falls: tuple[float, float]) -> None:
+    """As after CartPole's fall, to both sides or to one, when a policy still has to tell a tenth of a radian."""
     statistics = ObservationStatistics(1)
-    statistics.observe(torch.cat([torch.linspace(-1000, 1000, 900), torch.linspace(-0.2, 0.2, 100)])[:, None])
-    low, high = statistics(torch.tensor([[-0.1], [0.1]])).flatten().tolist()
-    assert high - low > 50 * 0.2 / (2 * 577)  # mean and deviation alone would leave 0.2 / 577
+    statistics.observe(torch.cat([torch.linspace(*falls, 900), torch.linspace(-0.2, 0.2, 100)])[:, None])
+    low, zero, high = statistics(torch.tensor([[-0.1], [0.0], [0.1]])).flatten().tolist()
+    assert high - low > 0.5 * 0.19
+    assert abs(zero) < 1.1
+
+
+def test_the_statistics_of_another_library_are_mean_and_deviation() -> None:
+    statistics, seen = ObservationStatistics(2), 3 * torch.randn(1_000, 2) + 50
+    statistics.observe(seen)
+    statistics.symlogs.zero_()
+    by_hand = (seen - seen.mean(0)) / seen.std(0, correction=0)
+    torch.testing.assert_close(statistics(seen), by_hand, atol=1e-3, rtol=0)
+    np.testing.assert_allclose(statistics.in_numpy()(seen.numpy()), by_hand, atol=1e-3)
 
 
 def test_constant_features_and_outliers_stay_finite_and_small() -> None:
     statistics = ObservationStatistics(1)
     statistics.observe(torch.full((100, 1), 7.0))
-    assert statistics(torch.tensor([[7.0], [8.0], [-1e9]])).flatten().tolist() == [0, 10, -10]
+    assert statistics(torch.tensor([[7.0], [8.0], [-1e9]])).flatten().tolist() == pytest.approx([1, 10, -10], abs=1e-2)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
