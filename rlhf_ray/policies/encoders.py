@@ -158,9 +158,9 @@ class RunningMoments(nn.Module):
 class ObservationStatistics(RunningMoments):
     """Normalises observations by the moments of each number, then of each number's symlog. Without any, they stay as they are.
 
-    A number becomes the mean of two: itself by its deviation, and its symlog by its own, if that is below 1. Both keep their zero, if
-    it is within a deviation of the mean, or get the nearest that is. So where most of what was seen is far away (CartPole's poles,
-    after their fall), differences near zero still count.
+    A number becomes the mean of two: itself by its deviation, and its symlog by its own, if that is below 1. Both keep their zero,
+    if it is within a deviation of the mean, or get the nearest that is. So where most of what was seen is far away (CartPole's
+    poles, after their fall), differences near zero still count.
 
     Attributes:
         symlogs: 1; or 0: numbers alone are normalised, to mean 0 and deviation 1, as in policies of other libraries.
