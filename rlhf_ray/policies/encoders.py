@@ -6,7 +6,6 @@ Vectors are scaled by their bounds, or by the running statistics of what was see
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import formal_numbers
 
@@ -183,21 +181,6 @@ class ObservationStatistics(RunningMoments):
         numbers = torch.cat([observations, symlog(observations)], -1)
         plain, logarithmic = ((numbers - zero) / unit).clamp(-LARGEST, LARGEST).chunk(2, -1)
         return torch.where(self.count > 0, torch.lerp(plain, logarithmic, 0.5 * self.symlogs), observations)
-
-    def in_numpy(self) -> Callable[[Array], FloatArray]:
-        """Return this as a function of ``[n, …]``, by the statistics of now. For a few rows it takes a third of torch's time."""
-        zero, unit = (part.numpy() for part in self.scaling())
-        seen, size, share = bool(self.count > 0), len(zero) // 2, 0.5 * float(self.symlogs)
-
-        def normalise(observations: Array) -> FloatArray:
-            numbers: FloatArray = observations.reshape(len(observations), -1).astype(np.float32)
-            if not seen:
-                return numbers
-            numbers = np.concatenate([numbers, np.copysign(np.log1p(np.abs(numbers)), numbers)], 1)
-            parts: FloatArray = np.clip((numbers - zero) / unit, -LARGEST, LARGEST)
-            return (1.0 - share) * parts[:, :size] + share * parts[:, size:]
-
-        return normalise
 
     def observe(self, observations: Tensor) -> None:
         """Count observations ``[n, size]``."""

@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.policies.encoders import TakesVectors, image_encoder, linear
+from rlhf_ray.policies.encoders import LARGEST, ObservationStatistics, TakesVectors, image_encoder, linear
 
 Cell = Literal["none", "gru", "lstm"]
 
@@ -231,10 +231,26 @@ def _scaling(network: ActorCriticNetwork) -> Callable[[Array], FloatArray]:
         middle, scale = network.middle.numpy(), network.scale.numpy()
         return lambda observations: ((observations.astype(np.float32) - middle) / scale).reshape(len(observations), -1)
     if network.statistics is not None:
-        return network.statistics.in_numpy()
+        return normalising(network.statistics)
 
     @torch.inference_mode()
     def scaled(observations: Array) -> FloatArray:
         return network.scaled(torch.as_tensor(observations)).numpy()
 
     return scaled
+
+
+def normalising(statistics: ObservationStatistics) -> Callable[[Array], FloatArray]:
+    """Return ``statistics``, as they are now, as a function of observations ``[n, …]``."""
+    zero, unit = (part.numpy() for part in statistics.scaling())
+    seen, size, share = bool(statistics.count > 0), len(zero) // 2, 0.5 * float(statistics.symlogs)
+
+    def normalise(observations: Array) -> FloatArray:
+        numbers: FloatArray = observations.reshape(len(observations), -1).astype(np.float32)
+        if not seen:
+            return numbers
+        numbers = np.concatenate([numbers, np.copysign(np.log1p(np.abs(numbers)), numbers)], 1)
+        parts: FloatArray = np.clip((numbers - zero) / unit, -LARGEST, LARGEST)
+        return (1.0 - share) * parts[:, :size] + share * parts[:, size:]
+
+    return normalise

@@ -185,7 +185,7 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
             f"{agent}.normalize_observations is {does}: set it to {normalises}."
         )
     shapes, wanted = ({name: np.shape(value) for name, value in state.items()} for state in (weights, expected))
-    for name in [*wanted, *shapes]:
+    for name in sorted([*wanted, *shapes], key=lambda name: "statistics." in name):
         if shapes.get(name) != wanted.get(name):
             has, needs = (
                 f"has the shape {state[name]}" if name in state else "does not exist" for state in (shapes, wanted)

@@ -12,7 +12,7 @@ import torch
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape, actions
 from rlhf_ray.policies.encoders import ObservationStatistics
-from rlhf_ray.policies.network import outputs_of
+from rlhf_ray.policies.network import normalising, outputs_of
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 
 VECTOR, IMAGE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -82,11 +82,11 @@ def test_batch_by_batch_is_all_at_once() -> None:
     statistics = ObservationStatistics(3)
     new = torch.as_tensor(every[:4])
     assert torch.equal(statistics(new), new)  # nothing seen yet
-    np.testing.assert_array_equal(statistics.in_numpy()(every[:4]), every[:4])
+    np.testing.assert_array_equal(normalising(statistics)(every[:4]), every[:4])
     for part in np.split(every, [1, 10, 700, 3_000]):
         statistics.observe(torch.as_tensor(part))
     assert statistics(torch.as_tensor(every)).numpy() == pytest.approx(normalised(every), abs=1e-2)
-    np.testing.assert_allclose(statistics.in_numpy()(every), statistics(torch.as_tensor(every)), atol=1e-4)
+    np.testing.assert_allclose(normalising(statistics)(every), statistics(torch.as_tensor(every)), atol=1e-4)
     assert int(statistics.count) == 5_000
 
 
@@ -106,7 +106,7 @@ def test_the_statistics_of_another_library_are_mean_and_deviation() -> None:
     statistics.symlogs.zero_()
     by_hand = (seen - seen.mean(0)) / seen.std(0, correction=0)
     torch.testing.assert_close(statistics(seen), by_hand, atol=1e-3, rtol=0)
-    np.testing.assert_allclose(statistics.in_numpy()(seen.numpy()), by_hand, atol=1e-3)
+    np.testing.assert_allclose(normalising(statistics)(seen.numpy()), by_hand, atol=1e-3)
 
 
 def test_constant_features_and_outliers_stay_finite_and_small() -> None:
