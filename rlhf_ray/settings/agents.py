@@ -72,7 +72,7 @@ class PPOSettings(AgentSettings):
     """Units of the memory."""
     normalize_observations: bool = True
     """Whether the policy normalises observations that are vectors: each number becomes the mean of itself, by its running
-    deviation, and of its symlog, sign(x) log(1 + |x|), by its own if that is below 1. Zero moves only if it is over a deviation
+    deviation, and of its symlog, sign(x) log(1 + abs(x)), by its own if that is below 1. Zero moves only if it is over a deviation
     from the mean. The reward model sees them as they are. False: numbers with finite bounds are scaled to [-1, 1], others stay."""
     minibatch_size: Count = changeable(256)
     """Environment steps per minibatch, that is per gradient step."""
