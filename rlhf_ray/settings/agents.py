@@ -71,9 +71,9 @@ class PPOSettings(AgentSettings):
     memory_units: Count = 64
     """Units of the memory."""
     normalize_observations: bool = True
-    """Whether the policy normalises observations that are vectors: each number becomes the mean of itself, by its running
-    deviation, and of its symlog, sign(x) log(1 + abs(x)), by its own if that is below 1. Zero moves only if it is over a deviation
-    from the mean. The reward model sees them as they are. False: numbers with finite bounds are scaled to [-1, 1], others stay."""
+    """Whether the policy normalises vectors: each number becomes the mean of two, itself divided by its running deviation, and
+    its symlog, sign(x) log(1 + abs(x)), divided by its own if that is below 1. Zeros shift only where the mean is more than a
+    deviation away. The reward model sees vectors as they are. False: numbers are scaled by finite bounds to [-1, 1]."""
     minibatch_size: Count = changeable(256)
     """Environment steps per minibatch, that is per gradient step."""
     epochs: Count = changeable(10)
@@ -144,8 +144,8 @@ class SACSettings(AgentSettings):
     """Number of units in each hidden layer of the actor and of both critics."""
     fresh_policy: bool = False
     normalize_observations: bool = False
-    """Whether actor and critics normalise observations by their running mean and deviation over the agent's steps; the reward model
-    sees them as they are. Helps where features differ in scale or have no bounds, as in MuJoCo."""
+    """Whether actor and critics normalise observations, as ppo.normalize_observations does, over the agent's steps; the reward
+    model sees them as they are. Helps where features differ in scale or have no bounds, as in MuJoCo."""
     num_envs: Count = 4
     rollout_length: Count = 50
     num_learners: Literal[0, 1] = 0

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.policies.encoders import symlog
 from rlhf_ray.settings import Activation, InputNormalisation, RewardModelSettings
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
@@ -216,7 +217,7 @@ class NormalisedInputs(nn.Module):
     def _first(self, features: Tensor) -> Tensor:
         """Return the columns to normalise."""
         first = features[..., : self.size]
-        return first.sign() * first.abs().log1p() if self.how == "symlog" else first
+        return symlog(first) if self.how == "symlog" else first
 
 
 class VectorInputs(nn.Module):
